@@ -101,7 +101,7 @@ def refuse_join(request: web.Request, error: Unauthorized) -> FilestoreError:
     return _failed(request, error, PRINCIPAL_UNKNOWN)
 
 
-def on_record(
+def record_failed_attempt(
     request: web.Request,
     error: FilestoreError,
     attempts: TokenBuckets,
@@ -136,7 +136,7 @@ def _failed(request: web.Request, error: Unauthorized, principal: str) -> Filest
 
     Without any credential the answer stays 401 beyond the rate too: the caller had nothing to guess with.
     """
-    answer = on_record(
+    answer = record_failed_attempt(
         request,
         error,
         request.app[API].rates.failed_authentication,

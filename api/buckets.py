@@ -185,12 +185,20 @@ async def list_files(request: web.Request) -> web.Response:
     query: BucketFilesQuery = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
     is_recursive = query_flag(request, "recursive")
     of_folder: dict[str, str] = {}
-    if "path" in request.query:
+    name = query_text(request, "name")
+    if "path" in request.query or name:
         path = check_path(query_text(request, "path"))
         query = ListFolderFiles(
-            caller=caller, bucket_id=bucket_id, path=path, is_recursive=is_recursive, **filters
+            caller=caller,
+            bucket_id=bucket_id,
+            path=path,
+            is_recursive=is_recursive or "path" not in request.query,
+            name=name,
+            **filters,
         )
-        of_folder = {"path": path or "/", "recursive": "1" if is_recursive else ""}
+        of_folder = {"name": name, "recursive": "1" if is_recursive else ""}
+        if "path" in request.query:
+            of_folder["path"] = path or "/"
     page = await request.app[API].metadata.read(query, FilePage)
     files = [_summary_of(record) for record in page.files]
     return page_response(

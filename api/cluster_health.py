@@ -42,10 +42,10 @@ Since = Mapping[str, Mapping[str, str]]  # by node, and then by what it has: a t
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """Whether all members are well.
+    """Return whether all members are healthy.
 
-    They are when a leader is known, every coordinator answers, has room and the right state, every node is
-    healthy, has its replicas and makes those that it shall, and every disk takes bytes.
+    They are if a leader is known, every coordinator answers, has room and the right state, every node is
+    healthy, has its replicas and creates its assigned ones, and every disk can be written.
     """
     ill = _of_coordinators(coordinators, leader, {}) or _of_nodes(nodes, {})
     return not (_blockers(leader, coordinators) or ill)

@@ -77,6 +77,7 @@ async def status(request: web.Request) -> web.Response:
         coordinators=coordinators,
         nodes=nodes,
         replicas=_replica_state(best),
+        replicas_wanted=best.replicas_wanted,
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
     )
@@ -179,8 +180,8 @@ def _is_leader(reply: StatusReply) -> bool:
 def _standing(reply: StatusReply) -> tuple[bool, int, int]:
     """Return a sort key that is greatest for the best informed reply.
 
-    That is the reply of the leader; of two leaders the one of the later term; then the one that has applied
-    most.
+    The leader has it; between two leaders the one of the later term; then the one that has
+    applied most.
     """
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 

@@ -1,9 +1,10 @@
 """The definition of a kind of file: its Structs, the checks of their fields, the texts of its operations.
 
-The Structs say what the fields are, and which of them a creation takes, a change may name, a record shows and
-a list is narrowed by. A kind's own are those that a Struct has beside its base. They have the same names in
-bodies, commands, queries and records, so that `file_operations` needs to name none. What a body leaves out is
-left to the default of the command. A new one is a line of `metadata.model.later_fields`.
+The Structs define the fields: those that a creation sets, those that a change may name, those in a record,
+and those that narrow a list. A kind's own fields are the additional ones, compared with the base of the
+Struct. They have the same names in bodies, commands, queries and records, so that `file_operations` need not
+name any. A field missing in a body gets the default of the command. A new field is a line of
+`metadata.model.later_fields`.
 """
 
 import functools

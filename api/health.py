@@ -54,7 +54,7 @@ OPERATIONS: Final = OperationTable(_TAG)
     credential="none",
     is_json=False,
 )
-async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
+async def get_liveness(request: web.Request) -> web.Response:  # noqa: ARG001
     """Return ok if the process runs. No credential."""
     return json_response(Health(status="ok"))
 

@@ -262,7 +262,7 @@ def _others_there(leader: StatusReply, node_id: str) -> list[str]:
 
 
 async def _sole(services: ApiServices, node_id: str, others: list[str], *, count_max: int) -> int:
-    """How many blobs none of the others has; what is beyond `count_max` is not looked for."""
+    """Return how many blobs none of the others has, counted up to `count_max`."""
     page, sole = SolePage(sole=0, after="", more=True), 0
     while page.more and sole < count_max:
         query = CountSoleReplicas(node_id=node_id, others=others, after=page.after)

@@ -1,8 +1,8 @@
-"""Pages of a list: what the query asks for, which files it wants, and where the next page is.
+"""Pages of a list: limit and filters from the query, and the cursor of the next page.
 
-A cursor is the log index of the last element shown, or what stands for it in a list that has none, so that
-a list stays stable while others come and go. Filters come after access control: a page may be short of its
-limit, or empty, and have a next one, since each looks at a bounded number of files.
+A cursor is the log index of the last element shown, or a substitute in a list without one, so a list stays
+stable while elements are added and removed. Filters come after access control: a page may have fewer elements
+than its limit, or none, and still have a next page, since each examines a bounded number of files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +44,7 @@ FILE_PARAMETERS: Final = (
 FOLDER_PARAMETERS: Final = (
     Parameter("path", "Only files in this folder; `/` is the top of the bucket.", type=FolderPath),
     Parameter("recursive", "`1`: with `path`, also the files in all folders below it."),
+    Parameter("name", "Only files with exactly this name.", type=MaybeLabel),
 )
 FOLDERS_PARAMETERS: Final = (
     Parameter(

@@ -41,7 +41,7 @@ from web.app import json_response, read_json
 
 _PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permission there is on
     "bucket": ("/api/v1/buckets/{bucket_id}/permissions", "a bucket and on every file in it"),
-    "file": ("/api/v1/files/{file_uuid}/permissions", "one file, beside what its bucket gives"),
+    "file": ("/api/v1/files/{file_uuid}/permissions", "one file, in addition to those of its bucket"),
 }
 _EXISTING: Final = Parameter(
     "existing", ("`1`: fail with 404 if there is no such user, or no user with such a group or role.")
@@ -57,9 +57,10 @@ OPERATIONS: Final = OperationTable("Permissions")
     query=PAGE_PARAMETERS,
 )
 async def list_own(request: web.Request) -> web.Response:
-    """List permissions of the caller, its groups and roles, those that it gave, and those on what it owns.
+    """List the permissions of the caller, its groups and roles, those that it granted, and those on its
+    objects.
 
-    The oldest come first; admins see all. What was given to the caller and has expired is left out.
+    The oldest come first; admins see all. Expired permissions for the caller are left out.
     """
     caller = await authenticate(request)
     query = ListOwnPermissions(caller=caller, **page_wanted(request))
@@ -164,7 +165,7 @@ for each, (path, what) in _PLACES.items():
         f"list_{each}_permissions",
         f"List the permissions on a {each}",
         Answer("A page of permissions.", PermissionList, headers=NEXT_PAGE),
-        description=f"Who was given what on the {each}, oldest first, expired entries too. "
+        description=f"All permissions on the {each}, oldest first, expired entries too. "
         f"Needs admin on the {each}.",
         query=PAGE_PARAMETERS,
     )(_list)
@@ -173,6 +174,5 @@ for each, (path, what) in _PLACES.items():
         f"withdraw_{each}_permission",
         f"Revoke a permission on a {each}",
         Answer("The permission is revoked.", WithdrawnPermission),
-        description="The next request of whoever had the permission goes without it. "
-        f"Needs admin on the {each}.",
+        description=f"It ends with the next request of its principal. Needs admin on the {each}.",
     )(_withdraw)

@@ -59,7 +59,7 @@ OPERATIONS: Final = OperationTable(KIND.tag, operations(KIND))
     f"GET {KIND.path}/{{file_uuid}}/manifest",
     "get_project_manifest",
     "Show the contents of a project's archive",
-    Answer("What was found in the archive.", ManifestBody),
+    Answer("The content of the archive.", ManifestBody),
     errors=(NotAvailable,),
 )
 async def get_manifest(request: web.Request) -> web.Response:

@@ -92,10 +92,10 @@ _Body = TypeVar("_Body", bound=CreateFileBody)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """A creation by tus that was looked at: what is proposed, and how it is answered.
+    """A creation by tus after its checks: the proposed command, and how to respond.
 
-    `is_keyed`: its file_uuid follows from the request, so that it may have been carried out before. `answer`:
-    201, by how the upload stands then; `url_of`: its address.
+    `is_keyed`: its file_uuid follows from the request, so it may have been carried out before. `answer`
+    returns a 201 with the state of the upload; `url_of` returns its address.
     """
 
     command: CreateAnyFile | CreatePartial
@@ -125,7 +125,7 @@ RECEIVE = web.AppKey[Receive]("receive")
 async def begin(metadata: MetadataClient, creation: Creation) -> UploadRecord:
     """Create the upload, or return the one that was created before with the same key.
 
-    The earlier one may use up the quota, so it is looked up whatever this creation is rejected for.
+    The earlier one may use up the quota, so it is looked up even if this creation is rejected.
     """
     command = creation.command
     try:

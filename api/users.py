@@ -135,7 +135,7 @@ async def get(request: web.Request) -> web.Response:
 async def put(request: web.Request) -> web.Response:
     """Create a user, or change it. Absent fields keep their values. Admins only.
 
-    Users cannot disable themselves or remove their own role `admin`: that is a conflict.
+    Users cannot disable themselves or remove their own role `admin`: both are conflicts.
     """
     caller = await authenticate(request)
     user_id = _path_user(request)

@@ -63,11 +63,11 @@ def general_name(address: str) -> x509.GeneralName:
 
 
 def check_csr(pem: object, identity: Identity, *, address: str | None = None) -> PublicKey:
-    """The public key of a request that asks for nothing but a certificate for `identity`.
+    """Return the public key of a request that asks only for a certificate for `identity`.
 
     Addresses among its names, and names of machines, must be `address`; without one, addresses are not
-    compared (they are never taken from here anyway). Whatever comes in, the only error is InvalidRequest,
-    whose details begin "csr: ".
+    compared (they are never used anyway). The only error, for any input, is InvalidRequest, whose details
+    begin "csr: ".
     """
     der = _der(pem)
     try:
@@ -158,7 +158,7 @@ def _check_signature(request: x509.CertificateSigningRequest) -> None:
 
 
 def _check_attributes(request: x509.CertificateSigningRequest) -> None:
-    """Reject a second list of extensions, which would not be read, whatever it asks for."""
+    """Reject any second list of extensions, as it would not be read."""
     if sum(1 for attribute in request.attributes if attribute.oid in _EXTENSION_REQUESTS) > 1:
         raise _refused("it contains more than one extension request")
 
@@ -171,7 +171,7 @@ def _check_subject(subject: x509.Name, identity: Identity) -> None:
 
 
 def _check_extension(value: x509.ExtensionType, identity: Identity, address: str | None) -> None:
-    """An allow-list: what is not known to be harmless is refused."""
+    """Reject any extension that is not on the list of harmless ones."""
     if isinstance(value, x509.BasicConstraints):
         if value.ca:
             raise _refused("it asks for a CA certificate (CA:TRUE)")

@@ -35,7 +35,7 @@ class InvalidRequest(FilestoreError, code="invalid_request", status=400, title="
 
 
 class Unauthorized(FilestoreError, code="unauthorized", status=401, title="Unauthorized"):
-    """No credential, or an invalid, expired or revoked one. The same body whatever the reason."""
+    """No credential, or an invalid, expired or revoked one. The body is the same for all reasons."""
 
     def __init__(self, details: str = "", *, headers: dict[str, str] | None = None) -> None:
         super().__init__("A valid credential is required.", headers=headers)
@@ -71,7 +71,7 @@ class NotAvailable(FilestoreError, code="not_available", status=409, title="Not 
 
 
 class OffsetMismatch(FilestoreError, code="offset_mismatch", status=409, title="Offset Mismatch"):
-    """The upload stands at another offset; the answer carries it in `Upload-Offset`."""
+    """The upload has another offset; the answer carries it in `Upload-Offset`."""
 
     def __init__(self, details: str, *, offset: int) -> None:
         super().__init__(details, headers={"Upload-Offset": str(offset)})
@@ -97,7 +97,7 @@ class UriTooLong(FilestoreError, code="uri_too_long", status=414, title="URI Too
 class UnsupportedMediaType(
     FilestoreError, code="unsupported_media_type", status=415, title="Unsupported Media Type"
 ):
-    """A content type or content encoding that is not taken here."""
+    """A content type or content encoding that is not accepted here."""
 
 
 class RangeNotSatisfiable(

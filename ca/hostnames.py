@@ -41,7 +41,7 @@ def is_loopback_name(name: str) -> bool:
 
 
 def is_identity_name(name: str) -> bool:
-    """Return whether a name has the form by which members verify each other."""
+    """Return whether a name has the form of the names that members verify for each other."""
     return _IDENTITY.fullmatch(name.lower()) is not None
 
 

@@ -1,12 +1,12 @@
-"""Setup tokens: what one machine of a cluster prints, so that another may become a coordinator and a node.
+"""Setup tokens: one machine of a cluster prints one, so that another may become a coordinator and a node.
 
 `FSS1.<token id>.<secret>.<sha256 of the root's DER, hex>@<coordinator id>.<cluster>@<host>:<port>`: a join
-token, and which coordinator to ask where. Whoever asks verifies that it is that coordinator, and no other
-member, before the secret leaves the machine.
+token, with the coordinator to ask and its address. The new machine verifies that it is connected to that
+coordinator, and to no other member, before it sends the secret.
 
-The secret is drawn from the cluster key and from the id, which says when it ends. So only who has that key
-can make one, and a coordinator that is to hand the key on can tell: rights within the API are not enough,
-neither to make one nor to let one live again that has ended. No I/O here.
+The secret is derived from the cluster key and from the id, which contains its end. So only an owner of that
+key can create a token, and a coordinator can recognize such a token before it sends the key on. Rights within
+the API are not enough to create one, or to extend an expired one. No I/O here.
 """
 
 import base64

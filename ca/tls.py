@@ -174,10 +174,11 @@ def server_context(credential_path: Path, key_path: Path | None = None) -> ssl.S
 def peer_server_context(
     credential_path: Path, root_pem: str, *, takes_expired: bool = False
 ) -> ssl.SSLContext:
-    """For the peer port: TLS 1.3 only, a certificate under our root demanded.
+    """Return the context of the peer port: TLS 1.3 only, a certificate under our root is required.
 
     There are no session tickets: a resumed session outlives the certificate that it began with. With
-    `takes_expired` no time of any certificate is looked at: that is left to who asks for the `Peer`.
+    `takes_expired` the validity period of certificates is not checked: the code that asks for the `Peer` does
+    that.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context, ssl.TLSVersion.TLSv1_3)

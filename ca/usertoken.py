@@ -226,7 +226,7 @@ class Verifier:
         return signed.claims
 
     def ends_at_ms(self, token: str) -> int:
-        """Return when a valid token expires, by itself or with its key.
+        """Return when a valid token expires, at its own end or that of its key.
 
         Raises Unauthorized for other texts.
         """

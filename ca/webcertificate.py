@@ -92,7 +92,7 @@ def _load(files: WebCertificateFiles, now_ms: int) -> _Loaded:
     not_after_ms = _require_current(files.certificate, leaf, now_ms)
     _require_private(files.key)
     context = _context_of(files)
-    if _read(files.certificate) != data:  # replaced between the two looks: what was checked is not used
+    if _read(files.certificate) != data:  # replaced between the two reads: the checked file is not used
         why = f"{files.certificate} was replaced while it was being read"
         raise _unusable(CERTIFICATE_OPTION, why, "Reload again when both files are in place.")
     return _Loaded(context, names, not_after_ms)

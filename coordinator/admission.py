@@ -1,13 +1,13 @@
 """Access control of a coordinator's peer port, by its state.
 
-It admits members with a valid certificate, and of each node only one process.
+It admits members with a valid certificate, and only one process of each node.
 
-A certificate is in a directory, and directories can be copied. So each connection of a node says from which
-directory, and from which start of it, the process runs (`metadata.model.instance`), and each start is
-announced in the log. From then on, an earlier start and another directory are rejected everywhere. A later
-start of the same directory is accepted once the previous one was silent for PLACEABLE_S, or when the same
-directory on the same machine says that it has ended. Rejected processes are shown to the operator. No I/O
-here but reads of the state.
+A certificate is in a directory, and directories can be copied. So each connection of a node names its
+directory and the start of the process in it (`metadata.model.instance`), and each start is announced in the
+log. From then on, an earlier start and another directory are rejected everywhere. A later start of the same
+directory is accepted once the previous one was silent for PLACEABLE_S, or if the same directory on the same
+machine says that it has ended. Rejected processes are shown to the operator. No I/O here but reads of the
+state.
 """
 
 import logging
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Admission:
-    """On the event loop. `clock_s`: any steady clock's."""
+    """On the event loop. `clock_s`: any monotonic clock."""
 
     def __init__(
         self,
@@ -57,14 +57,15 @@ class Admission:
         self._version = -1
         self._nodes: dict[str, NodeRecord] = {}
         self._serials: dict[str, list[str]] = {}
-        self._logged: dict[str, str] = {}  # of each node, the last that was refused and is in our log
+        self._logged: dict[str, str] = {}  # by node, the last rejected process in our log
 
     def check(self, peer: Peer) -> None:
-        """Raises Unauthorized unless the peer is a member with a live certificate.
+        """Raise Unauthorized unless the peer is a member with a live certificate, by this coordinator's
+        state.
 
-        What counts is this coordinator's state. Raises Gone for a member that was removed, so that it can say
-        so; Conflict for a process that does not speak for its node; Unavailable while the leader has not
-        recorded a certificate that a restore has forgotten.
+        Raises Gone for a removed member, so that it can report that; Conflict for a process that is not the
+        active one of its node; Unavailable while the leader has not recorded a certificate that a restore has
+        forgotten.
         """
         identity = peer.identity
         if identity.cluster != self._own.cluster:
@@ -84,9 +85,9 @@ class Admission:
             raise Unavailable(f"The leader has to record the certificate of the node {identity.id} first.")
 
     def is_forgotten(self, peer: Peer) -> bool:
-        """Whether the leader has to record the certificate of a node, which a restore has forgotten.
+        """Return whether the leader has to record the certificate of a node, which a restore has forgotten.
 
-        It does for the process that may speak for the node, as far as the state tells.
+        It does for the process that may be the active one of the node, as far as the state shows.
         """
         identity = peer.identity
         if identity.role is not Role.NODE or identity.cluster != self._own.cluster:
@@ -98,10 +99,10 @@ class Admission:
 
     def _has_forgotten(self, peer: Peer) -> bool:
         question = partial(is_forgotten, node_id=peer.identity.id, not_before_ms=peer.not_before_ms)
-        return self._store.look(question)
+        return self._store.read_with(question)
 
     def _require_forgotten(self, node: NodeRecord | None, peer: Peer) -> None:
-        """Raises Gone or Unauthorized for a certificate that does not count, and has not been forgotten."""
+        """Raise Gone or Unauthorized for an unknown certificate that no restore has forgotten."""
         if node is None:
             raise Gone("This node was removed from the cluster.")
         if self._has_forgotten(peer):
@@ -111,9 +112,9 @@ class Admission:
         raise Unauthorized(f"the certificate of {peer.identity.uri} is revoked or unknown")
 
     def require_known(self, peer: Peer, call: AnyCall) -> None:
-        """Raises Unavailable for a coordinator that this one does not know, or not yet.
+        """Raise Unavailable for a coordinator that this one does not know, or not yet.
 
-        A certificate alone gives it nothing but the view of the cluster.
+        A certificate alone gives it only the view of the cluster.
         """
         if peer.identity.role is not Role.COORDINATOR or peer.identity == self._own:
             return
@@ -125,16 +126,16 @@ class Admission:
             raise Unavailable(f"The coordinator {peer.identity.id} is unknown here.")
 
     def require_speaker(self, peer: Peer, command: AnyCommand) -> None:
-        """Raises Unavailable while another process speaks for the node, and has not ended for certain.
+        """Raise Unavailable while another process is active for the node, and has not certainly ended.
 
-        Raises InvalidRequest for an address that no certificate may be for.
+        Raises InvalidRequest for an address that no certificate may have.
         """
         self._require_sound(command)
         node = self._node(peer.identity.id)
         if peer.identity.role is not Role.NODE or node is None or isinstance(command, OpenSession):
             return
         if not isinstance(command, AnnounceNode):
-            if not self.speaks(peer):
+            if not self.is_active_process(peer):
                 raise Unavailable(f"This process has not announced itself as the node {node.node_id} yet.")
             return
         if command.instance and command.instance != peer.instance:
@@ -144,7 +145,7 @@ class Admission:
     def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
         """Raise Unavailable while another process of this node is active, or was a moment ago."""
         node = self._node(peer.identity.id)
-        if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
+        if node is None or self.is_active_process(peer) or parsed(node.speaker).process == succeeds:
             return
         last = self._health.last(node.node_id)
         since_s = self._started_s if last is None else last.at_s
@@ -155,14 +156,14 @@ class Admission:
             raise Unavailable(f"Another process of the node {node.node_id} was active {silent_s:.1f} s ago.")
 
     def _require_sound(self, command: AnyCommand) -> None:
-        """Raise InvalidRequest for an address that a certificate must not have, checked before or not."""
+        """Raise InvalidRequest for an address that a certificate must not have."""
         if isinstance(command, MoveNode):
             check_address(command.address, development=self._view().development, field="address")
 
     def require_rules(self, peer: Peer, call: HeartbeatCall) -> None:
-        """Raises Conflict for a node that does not know the rules in force.
+        """Raise Conflict for a node that does not know the rules in force.
 
-        They were raised while it was down, or it has gone back to an older version since.
+        The rules were raised while it was down, or it was downgraded since.
         """
         rules = self._store.rules()
         if peer.identity.role is not Role.NODE or call.rules >= rules or rules < NODES_TELL_RULES:
@@ -175,13 +176,16 @@ class Admission:
             _log.warning("%s", why)
         raise Conflict(why)
 
-    def speaks(self, peer: Peer) -> bool:
-        """Whether the process speaks for its node, as far as that is known."""
+    def is_active_process(self, peer: Peer) -> bool:
+        """Return whether the process is the active one of its node, as far as that is known."""
         node = self._node(peer.identity.id)
         return node is None or not node.speaker or peer.instance in ("", node.speaker)
 
     def _is_live(self, node_id: str, serial: str) -> bool:
-        """Whether the certificate counts. Each message asks, so the view comes before the database."""
+        """Return whether the certificate counts.
+
+        Called for each message, so the view comes before the database.
+        """
         self._look()
         return serial in self._serials.get(node_id, ()) or self._store.certificate_is_live(node_id, serial)
 

@@ -1,8 +1,8 @@
 """The metrics of the cluster and of a coordinator's own disk, without those of the Raft group.
 
-Everything is read at the scrape, from memory or off an index: the cost does not grow with the files. Each
-coordinator reports what it knows. Only the leader certainly receives the nodes' heartbeats, so a rule uses
-the one whose `filestore_raft_is_leader` is 1.
+Everything is read at the scrape, from memory or an index: the cost does not grow with the number of files.
+Each coordinator reports its own view. Only the leader certainly receives the nodes' heartbeats, so a rule
+uses the one whose `filestore_raft_is_leader` is 1.
 """
 
 import shutil
@@ -28,14 +28,16 @@ from metadata.protocol.queries import GetReplicaCounts, ListNodeUploads, ListRep
 from metadata.rpc.node_health import NODE_STATES
 from runtime.clock import now_ms
 
-SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
+# These numbers of missing replicas are always shown, so that a rule finds a zero and no gap.
+SHORT_SHOWN: Final = 3
 
 
 class ClusterMetrics(Collector):
     """A collector in the registry of one coordinator.
 
-    `node_states`: how each node is, as heard here; `node_disks`: how the disk of each is, in the same order;
-    `failing_nodes`: those that fail at copies; `contested_nodes`: those that a second process claims to be.
+    `node_states`: the state of each node, by its heartbeats here; `node_disks`: the state of their disks, in
+    the same order; `failing_nodes`: those that fail at copies; `contested_nodes`: those with a second
+    process.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class ClusterMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, with the values of now."""
+        """Yield all metrics, with their present values."""
         yield from self._nodes()
         yield from self._usage()
         yield from self._replicas()
@@ -115,7 +117,7 @@ class ClusterMetrics(Collector):
         )
 
     def _replicas(self) -> Iterator[Metric]:
-        """Counts that stop at 10,000, as `filestore status` shows them."""
+        """Yield counts that stop at 10,000, as `filestore status` shows them."""
         reply = self._ledger.store.answer(GetReplicaCounts(), at_ms=now_ms())
         counts = msgspec.msgpack.decode(value_of(reply), type=ReplicaCounts)
         short = GaugeMetricFamily(
@@ -153,7 +155,7 @@ class ClusterMetrics(Collector):
         )
         yield _gauge(
             "filestore_blobs_incomplete",
-            "Blobs of files of which some bytes are damaged on every node.",
+            "Blobs of files with bytes that are damaged on every node.",
             counts.gone,
         )
         yield _gauge(
@@ -226,7 +228,7 @@ class ClusterMetrics(Collector):
             yield _gauge("filestore_disk_size_bytes", "All bytes of the disk.", size_bytes)
 
     def _holds(self, node_id: str) -> bool:
-        """Whether the log names a node for any replica, or an unfinished upload is placed there."""
+        """Return whether the log names a node for any replica, or an unfinished upload is placed there."""
         store, at_ms = self._ledger.store, now_ms()
         reply = store.answer(ListReplicas(node_id=node_id, limit=1), at_ms=at_ms)
         if msgspec.msgpack.decode(value_of(reply), type=ReplicaPage).replicas:
@@ -240,7 +242,7 @@ def _result(run: JobRunRecord) -> dict[str, object]:
 
 
 def _counted(name: str, documentation: str, states: Iterable[str], found: Iterable[str]) -> Metric:
-    """How many there are in each state."""
+    """Return how many are in each state."""
     family = GaugeMetricFamily(name, documentation, labels=["state"])
     counts = Counter(found)
     for state in states:

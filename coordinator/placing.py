@@ -18,17 +18,20 @@ from metadata.protocol.commands import AnyCommand, CreateFile, CreatePartial, Re
 from metadata.rpc.node_health import NodeHealth
 from runtime.wording import counted
 
-SHOWN_MAX = 3  # nodes that are named in a refusal
+SHOWN_MAX = 3  # nodes that an error names
 
 
-class Placing:
-    """The fields of a command that only a leader can set, for the nodes of `view`."""
+class NodeChooser:
+    """Sets the fields of a command that only a leader can set, for the nodes of `view`."""
 
     def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
         self._identity, self._view, self._health = identity, view, health
 
-    def stamped(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
-        """The command with where new bytes go, and who works on a job. Raises Unavailable, Refused."""
+    def with_leader_fields(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
+        """Return the command with the placement of new bytes, or the worker of a job.
+
+        Raises Unavailable, Refused.
+        """
         if isinstance(command, TriggerJob):
             return msgspec.structs.replace(command, node_id=self._identity.id)
         if isinstance(command, RestartUpload):
@@ -73,7 +76,7 @@ class Placing:
 
 
 def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
-    """Which nodes lack room, and how much each has."""
+    """Describe which nodes lack room, and how much each has."""
     short = [candidate for candidate in candidates if candidate not in roomy]
     return ", ".join(
         f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} are reserved"

@@ -66,7 +66,7 @@ class CoordinatorMetrics:
 
 
 def timed_sync(registry: CollectorRegistry) -> Callable[[int], None]:
-    """fdatasync of a descriptor, with its time on record."""
+    """Return a function that syncs the data of a descriptor and records the time."""
     durations = Histogram(
         "filestore_raft_log_sync_duration_seconds",
         "Time of one fdatasync of the log.",

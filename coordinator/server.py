@@ -1,4 +1,4 @@
-"""A coordinator process opens what it owns, joins the group, and serves until told to stop.
+"""A coordinator process opens its directory, joins the group, and serves until it is stopped.
 
 It serves the peer port and the client port.
 """
@@ -99,7 +99,7 @@ class Shell:
     works: Works
 
     async def work(self) -> dict[int, list[WorkState] | None]:
-        """The background work of this process, which is its own only worker."""
+        """Return the background work of this process, which is its own only worker."""
         return {0: self.works.states()}
 
 
@@ -117,12 +117,12 @@ async def run_coordinator(
 ) -> None:
     """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
 
-    `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
-    host; `down_after_s` goes before that of coordinator.json. SIGHUP: it uses the certificates that lie on
-    disk now, and the level of its log that `read_level` tells. Raises NotInitialised, InvalidRequest for a
-    schedule of no job and an offsite.json without a place, UnsafeSecretFile, WrongClusterKey, KeyDamaged,
-    CannotListen, LogDamaged, StateLost, StateUnreadable, StateDiverged, UnknownRules, or what made it
-    impossible to go on.
+    `application` builds the application of the client port; `http` is an extra plain listener for a proxy on
+    this host; `down_after_s` overrides that of coordinator.json. On SIGHUP, it reloads the certificates on
+    disk and the log level that `read_level` returns. Raises NotInitialised, InvalidRequest for a schedule of
+    an unknown job and an offsite.json without a place, UnsafeSecretFile, WrongClusterKey, KeyDamaged,
+    CannotListen, LogDamaged, StateLost, StateUnreadable, StateDiverged, UnknownRules, or the error that
+    stopped the process.
     """
     logs.setup("coordinator", read_level())
     raise_descriptor_limit()
@@ -151,7 +151,7 @@ async def run_coordinator(
 
 
 async def _opened(files: CoordinatorFiles, config: CoordinatorConfig, sync: Callable[[int], None]) -> Ledger:
-    """Log and database, which is built again when it is damaged."""
+    """Open log and database; rebuild a damaged database."""
 
     def connect() -> MetadataClient:
         contexts = MemberContexts(files.credential(), config.identity, takes_expired=True)
@@ -217,7 +217,7 @@ async def _run(
 def _register_metrics(metrics: Metrics, files: CoordinatorFiles, ledger: Ledger, member: "_Member") -> None:
     """Register the metrics of this coordinator and of the cluster."""
     statuses = member.statuses
-    CoordinatorMetrics(metrics.registry, statuses.own)
+    CoordinatorMetrics(metrics.registry, statuses.own_status)
     ClusterMetrics(
         metrics.registry,
         files=files,
@@ -231,7 +231,7 @@ def _register_metrics(metrics: Metrics, files: CoordinatorFiles, ledger: Ledger,
 
 
 def _contexts_of(files: CoordinatorFiles, config: CoordinatorConfig, access: WebAccess) -> MemberContexts:
-    """The certificates on disk. Raises InvalidRequest for those of another address."""
+    """Read the certificates on disk. Raises InvalidRequest for those of another address."""
     contexts = MemberContexts(files.credential(), config.identity, takes_expired=True, web=access.certificate)
     try:
         contexts.credential.require_address(config.own.address)
@@ -246,7 +246,7 @@ def _contexts_of(files: CoordinatorFiles, config: CoordinatorConfig, access: Web
 class _Member:
     """The parts of this process that need each other.
 
-    The driver tells the fetcher, the digests and the departure what happens, and they tell it.
+    The driver reports events to the fetcher, the digests and the departure, and they call it.
     """
 
     def __init__(
@@ -278,7 +278,9 @@ class _Member:
         self.authority.require_key()
         self.tokens = self._new_tokens(config)
         self.driver = self._new_driver(transport)
-        self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
+        self.fetcher = Fetcher(
+            metadata, ledger.snapshots, self.driver.note_fetched, lambda: self.digests.forbids
+        )
         self.operations = Operations(config.id, self.driver, self.view)
         self.digests = self._new_digests(files, config, metadata)
         self.health = NodeHealth()
@@ -386,16 +388,16 @@ class _Member:
         )
 
     def follow_time(self, reply: HeartbeatReply) -> None:
-        """The leader, which may be this coordinator, has told its time."""
+        """Use the time of the leader, which may be this coordinator."""
         if reply.leader != self._own_id:
             self.clocks.follow(reply.kept_ms)
 
     async def readiness(self) -> str:
-        """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
+        """Return `ready`, or `disk_full` while this coordinator accepts only reads."""
         return "ready" if self.driver.has_room else "disk_full"
 
     async def keep_manager_informed(self) -> None:
-        """Tell the service manager that this process lives, and how it is."""
+        """Report to the service manager that this process is alive, and its state."""
         driver = self.driver
         await keep_informed(
             self.manager, thread_name=LOG_THREAD, take_job=driver.log_answers, status=self._condition
@@ -413,7 +415,7 @@ class _Member:
             self.removed.set()
 
     def is_removed(self) -> bool:
-        """Whether the state says that this coordinator was removed."""
+        """Return whether the state says that this coordinator was removed."""
         return self._own_id in self.view().removed_coordinators
 
 
@@ -476,10 +478,9 @@ async def _renew(
 ) -> None:
     """Renew this coordinator's own certificate: it holds the key of the CA.
 
-    That happens at two thirds of its life, or when there is a newer intermediate than signed it.
-
-    A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
-    valid yet for the others.
+    It renews after two thirds of its life, or if there is a newer intermediate than signed it. A certificate
+    that is valid for longer is kept at start: one issued by a fast clock would not be valid yet for the
+    others.
     """
     renewal, authority = contexts.credential.renewal(), member.authority
 

@@ -1,8 +1,8 @@
 """Answer the calls of members to a coordinator.
 
-These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, the group's changes.
-Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
-coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears nobody.
+These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and changes of the
+group. The certificate identifies the caller; a node acts only for itself. If this coordinator leads, it sets
+the time of every change and chooses placements: the state machine has no clock and receives no heartbeats.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
 from coordinator.member.state_digests import Digests
-from coordinator.placing import Placing
+from coordinator.placing import NodeChooser
 from coordinator.raft.core import NotLeader
-from coordinator.rpc.caller_proof import Callers
+from coordinator.rpc.caller_proof import CallerVerifier
 from coordinator.rpc.server import Refused, value_of
 from coordinator.rpc.state_view import StateView
 from coordinator.statuses import Statuses
@@ -138,15 +138,15 @@ class Service:
         self._digests = digests
         self._clocks = clocks
         self._statuses = statuses
-        self._callers = Callers(view, clocks.now_ms)
+        self._callers = CallerVerifier(view, clocks.now_ms)
         self._tokens = tokens
-        self._placing = Placing(identity, view, health)
+        self._placing = NodeChooser(identity, view, health)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
-        """Raises what `Admission.check` does."""
+        """Raise what `Admission.check` does."""
         self._membership.check(peer)
 
     async def recall(self, peer: Peer) -> None:
@@ -174,7 +174,7 @@ class Service:
             )
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
-        """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
+        """Return the answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
         self._membership.require_known(peer, call)
         match call:
             case ProposeCall():
@@ -217,7 +217,7 @@ class Service:
                 return _encode(await self._snapshot_chunk(peer, call))
             case SnapshotCall():
                 _require_coordinator(peer.identity)
-                self._digests.lost(peer.identity.id)
+                self._digests.note_lost_state(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
             case StatusCall():
                 return _encode(self._status(call))
@@ -229,16 +229,16 @@ class Service:
         identity = peer.identity
         require_own(identity, call.command)
         self._membership.require_speaker(peer, call.command)
-        command = self._callers.proved_in(call.command)
+        command = self._callers.verify_in(call.command)
         if isinstance(command, TriggerJob):
-            self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
+            self._answer(CheckAdmin(caller=command.caller))  # other users need not know which jobs exist
             check_parameters(job_kind(command.job_name), command.parameters)
         if isinstance(command, AddIntermediate):
             self._answer(CheckAdmin(caller=command.caller))
             self._authority.check_intermediate(IntermediateCredential(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        stamped = self._placing.stamped(command, identity)
+        stamped = self._placing.with_leader_fields(command, identity)
         reply = await self._change(stamped, call.session, call.sequence, call.acknowledged_below)
         if isinstance(command, RevokeNode):
             self._health.forget(command.node_id)
@@ -247,7 +247,7 @@ class Service:
     def _require_silent(self, node_id: str) -> None:
         """Raise Refused while the node was active recently: only the caller may be unable to reach it.
 
-        One that says its disk takes no bytes can go on with nothing.
+        A node whose disk accepts no bytes cannot continue any upload.
         """
         last, at_s = self._health.last(node_id), time.monotonic()
         since_s = self._started_s if last is None else last.at_s
@@ -257,7 +257,7 @@ class Service:
             raise Refused(Unavailable.code, f"Node {node_id} was active less than {PLACEABLE_S:.0f} s ago.")
 
     def _require_leader(self) -> None:
-        """Raises NotLeader: only the leader knows the time and who lives."""
+        """Raise NotLeader: only the leader knows the time and the live nodes."""
         if not self._driver.is_leader:
             raise NotLeader(self._driver.leader)
 
@@ -270,13 +270,14 @@ class Service:
         return value_of(reply)
 
     async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
-        """The answer behind a read barrier, with caller and `peer` as the state has them then."""
+        """Return the answer behind a read barrier, for caller and `peer` as they are in the state then."""
         self._require_right_state()
         known = self._view().version
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):
             return self._read_now(query, peer, known)
-        async with self._paging:  # those of one moment have a barrier in common, and a turn of the loop each
+        # Reads of the same moment share a barrier, and get one turn of the loop each.
+        async with self._paging:
             await asyncio.sleep(0)
             return self._read_now(query, peer, known)
 
@@ -284,16 +285,16 @@ class Service:
         self._require_right_state()
         if peer is not None:
             self._check_again(peer, known)
-        return self._answer(self._callers.proved_in(query))
+        return self._answer(self._callers.verify_in(query))
 
     def _require_right_state(self) -> None:
         if self._digests.is_odd:
             raise Unavailable("The state of this coordinator is wrong. Ask another one.")
 
     def _check_again(self, peer: Peer, known: int) -> None:
-        """For who has waited for its answer: it may have been removed meanwhile, or before it asked.
+        """Check a caller again that has waited: it may have been removed meanwhile, or before it asked.
 
-        `known` is the version of the view that it was checked by. Raises as `check` does.
+        `known` is the version of the view of the first check. Raises as `check` does.
         """
         if self._view().version != known:
             self.check(peer)
@@ -302,13 +303,13 @@ class Service:
         return value_of(self._store.answer(query, at_ms=self._clocks.now_ms()))
 
     async def _require_admin(self, caller: Caller) -> None:
-        """Raises Refused or Unauthorized. A token that was revoked is refused from then on, everywhere."""
+        """Raise Refused or Unauthorized. A revoked token is rejected from then on, everywhere."""
         self._require_leader()
         await self._read(CheckAdmin(caller=caller))
 
     async def _snapshot_chunk(self, peer: Peer, call: SnapshotChunkCall) -> Chunk:
         _require_coordinator(peer.identity)
-        if why := self._digests.forbids:  # the rest of a snapshot that was handed out before
+        if why := self._digests.forbids:  # the rest of an older snapshot
             raise Conflict(why)
         known = self._view().version
         chunk = await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
@@ -320,7 +321,7 @@ class Service:
         if call.is_primary and identity != self._identity:
             self._clocks.receive(identity, call.at_ms)
         self._membership.require_rules(peer, call)
-        if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
+        if identity.role is Role.NODE and call.is_primary and self._membership.is_active_process(peer):
             self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         if call.proof != PROOF_NONE:
             await self._driver.read_barrier(patient=call.proof == PROOF_SOON)
@@ -369,7 +370,7 @@ class Service:
         return JoinReply(self._authority.root_pem, certificate.pem)
 
     async def _join_coordinator(self, call: JoinCoordinatorCall) -> CoordinatorRecord:
-        """Nothing is consumed for a record that would not be let in."""
+        """Admit a coordinator; a record that would be rejected consumes no token."""
         self._require_leader()
         await self._read(CheckJoinSecret(token_id=call.token_id, secret_sha256=call.secret_sha256))
         self._require_address_known(call.record.address)
@@ -384,12 +385,15 @@ class Service:
         return await self._operations.add(record) if call.is_running else record
 
     def _require_address_known(self, address: str) -> None:
-        """Raises NotInForce for a name while a coordinator may run that signs no certificate for one."""
+        """Raise NotInForce for a name while a coordinator may run that signs no certificate for one."""
         if not is_literal(address) and self._store.rules() < MEMBERS_ARE_NAMED:
             raise NotInForce("Some members run a version without DNS names. Give an IP address.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
-        """A mistyped address would cost the token and the name. That of a node that is down may be reused."""
+        """Check the address: a mistyped one would cost the token and the name.
+
+        The address of a node that is down may be reused.
+        """
         for node in self._view().nodes:
             is_there = node.address == address and api_port in (node.api_port, node.peer_port)
             if is_there and node.node_id != node_id and node.state == HEALTHY:
@@ -399,7 +403,7 @@ class Service:
                 )
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
-        self._require_leader()  # another one may not know yet where the node is now
+        self._require_leader()  # another coordinator may not know the node's new address yet
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
         if identity.role is not Role.NODE or node is None:
@@ -429,26 +433,26 @@ class Service:
         await self._require_admin(call.caller)
         if call.ttl_seconds > SERVICE_TTL_SECONDS_MAX:
             raise InvalidRequest(f"ttl_seconds: at most {SERVICE_TTL_SECONDS_MAX}.")
-        caller = self._callers.proved(call.caller)
+        caller = self._callers.verify(call.caller)
         command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
-        return self._tokens.minted(user, call.ttl_seconds)
+        return self._tokens.mint(user, call.ttl_seconds)
 
     async def _renew_token(self, call: RenewTokenCall) -> MintReply:
         self._require_leader()
         # A user who was already revoked is rejected; later revocations end the generation of the new token.
         answer = await self._read(GetUser(caller=call.caller))
-        return self._tokens.renewed(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
+        return self._tokens.renew(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 
     async def _ticket(self, call: TicketCall) -> TicketReply:
         self._require_leader()
         await self._read(GetContent(caller=call.caller, file_uuid=call.file_uuid))
-        return self._tokens.ticket(self._callers.proved(call.caller), call.file_uuid, call.ttl_seconds)
+        return self._tokens.ticket(self._callers.verify(call.caller), call.file_uuid, call.ttl_seconds)
 
     def _place(self, call: PlaceCall) -> PlaceReply:
         self._require_leader()
-        caller = self._callers.proved(call.caller)
+        caller = self._callers.verify(call.caller)
         self._answer(
             CheckNewFile(
                 caller=caller,
@@ -466,7 +470,7 @@ class Service:
             raise InvalidRequest(f"grace_seconds: at most {TTL_SECONDS_MAX}.")
         key = self._authority.new_token_key()
         command = AddTokenKey(
-            caller=self._callers.proved(call.caller),
+            caller=self._callers.verify(call.caller),
             kid=key.kid,
             jwk=key.jwk,
             wrapped=key.wrapped,
@@ -475,8 +479,8 @@ class Service:
         return await self._change(command, call.session, call.sequence, call.acknowledged_below)
 
     def _status(self, call: StatusCall) -> StatusReply:
-        # By the state that lies here: this answers without a quorum too.
-        self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
+        # Uses the local state, so that it works without a quorum too.
+        self._answer(CheckAdmin(caller=self._callers.verify(call.caller)))
         return self._statuses.reply()
 
 
@@ -486,7 +490,7 @@ def _require_coordinator(identity: Identity) -> None:
 
 
 def require_own(identity: Identity, command: AnyCommand) -> None:
-    """A member speaks for itself only. Raises Forbidden."""
+    """Raise Forbidden unless the member acts for itself."""
     if isinstance(command, ReportHash):
         if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
             raise Forbidden("A coordinator may only act for itself.")

@@ -68,9 +68,10 @@ class Statuses:
         copy_failures: Callable[[], Mapping[str, str]],
         web: WebCertificate | None,
     ) -> None:
-        """`copy_failures`: of nodes that fail at copies what an operator is told, by node.
+        """Keep the sources of the status.
 
-        `web`: the certificate for browsers of this coordinator, if it has one.
+        `copy_failures`: what to tell an operator about nodes that fail at copies, by node. `web`: the
+        certificate for browsers of this coordinator, if it has one.
         """
         self._identity = identity
         self._driver = driver
@@ -85,13 +86,13 @@ class Statuses:
         self._web = web
 
     def reply(self) -> StatusReply:
-        """All of it. Who asks was checked."""
+        """Return the whole status. The caller was checked."""
         view, at_s, at_ms = self._view(), time.monotonic(), now_ms()
         files, blobs, blob_bytes = self._store.totals()
         replicas = self._store.answer(GetReplicaCounts(), at_ms=self._clocks.now_ms())
         return StatusReply(
             cluster=self._identity.cluster,
-            coordinator=self.own(),
+            coordinator=self.own_status(),
             coordinators=view.coordinators,
             nodes=self._described(self._nodes(view, at_s)),
             files=files,
@@ -117,8 +118,8 @@ class Statuses:
             certificate_ends_at_ms=own_end_ms(self._credential),
         )
 
-    def own(self) -> CoordinatorStatus:
-        """This member of the Raft group as it sees itself."""
+    def own_status(self) -> CoordinatorStatus:
+        """Return the state of this member of the Raft group."""
         status = self._driver.status()
         return CoordinatorStatus(
             id=status.id,
@@ -152,7 +153,7 @@ class Statuses:
         return [self._health.disk(node.node_id) for node in self._view().nodes]
 
     def contested_nodes(self) -> list[str]:
-        """The nodes that a second process claims to be, which is refused here."""
+        """Return the nodes that a second process claims to be, which is rejected here."""
         at_s = time.monotonic()
         return [node.node_id for node in self._view().nodes if self._health.rival(node.node_id, at_s=at_s)]
 
@@ -168,7 +169,7 @@ class Statuses:
         return {node_id: found[node_id] for node_id in up if node_id in found}
 
     def _web_ends_ms(self, view: ClusterView) -> dict[str, int]:
-        """When the certificates for browsers end, of members that have one, as far as that is heard here."""
+        """Return when members' certificates for browsers end, if reported here."""
         found = {} if self._web is None else {f"coordinator {self._identity.id}": self._web.not_after_ms}
         for node in view.nodes:
             if (last := self._health.last(node.node_id)) is not None:
@@ -222,7 +223,7 @@ class Statuses:
 
 
 def own_end_ms(credential: Credential) -> int:
-    """When the certificate of this coordinator ends, by its file; 0 while that cannot be read."""
+    """Return when the certificate of this coordinator ends, by its file; 0 if that is unreadable."""
     try:
         return expiries(credential).leaf_ms
     except (OSError, UntrustedCertificate):
@@ -234,7 +235,7 @@ def ending_soon(
 ) -> list[CertificateEnd]:
     """Return certificates that expire soon: the newest of each node; of this coordinator by its file.
 
-    `web_ends_ms`: when those for browsers end, by the member, such as `node n1`; 0 where it has none.
+    `web_ends_ms`: when those for browsers end, by member, such as `node n1`; 0 without one.
     """
     found = [
         CertificateEnd(f"node {node_id}", expires_at_ms)

@@ -18,10 +18,10 @@ from metadata.protocol.calls import MintReply, TicketReply
 
 
 class UserTokens:
-    """Signs. No I/O but a look at the state for the newest key.
+    """Signs tokens. No I/O but a look at the state for the newest key.
 
     A token lives for `ttl_s_max` at most, that of a user with the role `service` for `service_ttl_s_max`.
-    `rules` tells the rules in force: older members take no token that lives longer than 30 days.
+    `rules` returns the rules in force: older members reject tokens that live longer than 30 days.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class UserTokens:
         self._service_ttl_s_max = service_ttl_s_max
         self._rules = rules
 
-    def minted(self, user: UserRecord, ttl_seconds: int) -> MintReply:
-        """The token that an admin makes for the user; 0 seconds stand for 12 hours, or what is allowed.
+    def mint(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """Return the token that an admin creates for the user; 0 seconds mean 12 hours, or the maximum.
 
         Raises InvalidRequest for a longer life than the user's tokens may have, and Unavailable for more than
         30 days while older coordinators are among the members.
         """
         return self._token(user, ttl_seconds or min(TTL_SECONDS_DEFAULT, self._longest(user)))
 
-    def renewed(self, user: UserRecord, ttl_seconds: int) -> MintReply:
-        """Another token for the user; 0 seconds stand for 30 days, or what is allowed. Raises as `minted`."""
+    def renew(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """Return another token for the user; 0 seconds mean 30 days, or the maximum. Raises as `mint`."""
         return self._token(user, ttl_seconds or min(TTL_SECONDS_MAX, self._longest(user)))
 
     def _longest(self, user: UserRecord) -> int:
@@ -80,7 +80,7 @@ class UserTokens:
         return MintReply(token, user.user_id, _end_ms(at_ms, ttl_seconds), user.roles, user.groups)
 
     def ticket(self, caller: Caller, file_uuid: str, ttl_seconds: int) -> TicketReply:
-        """A ticket to one file, which stands for the caller. Raises InvalidRequest by its life."""
+        """Return a ticket to one file, which stands for the caller. Raises InvalidRequest for its life."""
         at_ms = self._clocks.now_ms()
         ticket = self._authority.sign_ticket(
             subject=caller.subject,
@@ -93,5 +93,5 @@ class UserTokens:
 
 
 def _end_ms(at_ms: int, ttl_seconds: int) -> int:
-    """Tokens have whole seconds."""
+    """Return the end of a token, in whole seconds."""
     return (at_ms // 1000 + ttl_seconds) * 1000

@@ -40,20 +40,20 @@ class CliEntry(NamedTuple):
     summary: str
 
 
-SECTIONS: Final = {  # what people look for
+SECTIONS: Final = {  # by purpose
     "Files": {
         "put": CliEntry("put", "Upload files, and print the file_uuid of each."),
-        "get": CliEntry("files", "Download a file by its name or its file_uuid."),
+        "get": CliEntry("files", "Download a file by its name or its file_uuid, or a folder."),
         "cat": CliEntry("files", "Write the content of a file to standard output."),
         "ls": CliEntry("files", "List files: your own, as an admin all of them."),
-        "show": CliEntry("files", "Show all that is recorded of a file."),
+        "show": CliEntry("files", "Show the whole record of a file."),
         "find": CliEntry("files", "Find files by the checksum of their content."),
-        "mv": CliEntry("files", "Rename a file."),
-        "du": CliEntry("files", "Show how much files take, by bucket and kind."),
+        "mv": CliEntry("files", "Rename a file, or move a file or a folder."),
+        "du": CliEntry("files", "Show the space that files use, by bucket and kind."),
         "rm": CliEntry("files", "Delete files for good, and unfinished uploads."),
         "share": CliEntry("buckets", "Links to a file for people without a token: create, ls, rm."),
         "bucket": CliEntry("buckets", "Buckets, with owners and quotas: create, ls, show, set, rm."),
-        "serve": CliEntry("serve", "Let other programs store in a bucket: restic."),
+        "serve": CliEntry("serve", "Let other programs store files in a bucket: restic."),
     },
     "Labs": {
         "gns3": CliEntry("gns3.group", "Back up labs of GNS3 servers, and bring them back."),
@@ -62,17 +62,17 @@ SECTIONS: Final = {  # what people look for
         "login": CliEntry("account", "Sign in to a cluster, and use it from now on."),
         "logout": CliEntry("account", "Forget a cluster, and your token for it."),
         "context": CliEntry("account", "The clusters that you are signed in to: ls, use."),
-        "whoami": CliEntry("account", "Show who you are there, and when your token ends."),
+        "whoami": CliEntry("account", "Show your user name, and when your token ends."),
         "grant": CliEntry("buckets", "Permissions on buckets and files: add, ls, rm."),
         "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),
     },
     "The cluster": {
-        "setup": CliEntry("cluster", "Make a coordinator and a node of this machine."),
-        "status": CliEntry("status", "Show coordinators, nodes, jobs, and what is wrong."),
-        "damaged": CliEntry("status", "List files that no node holds whole, and what is lost."),
-        "upgrade": CliEntry("upgrade", "Another version for a running cluster: check."),
+        "setup": CliEntry("cluster", "Set up this machine as a coordinator and a node."),
+        "status": CliEntry("status", "Show coordinators, nodes, jobs, and problems."),
+        "damaged": CliEntry("status", "List files that no node holds whole, and lost bytes."),
+        "upgrade": CliEntry("upgrade", "Upgrades of a running cluster: check."),
         "job": CliEntry("jobs", "Background jobs: run, ls, show, watch, cancel."),
         "node": CliEntry("node", "Nodes, which keep the bytes: join, run, ls, drain, remove."),
         "coordinator": CliEntry("coordinator", "Coordinators, which keep the metadata: init, run, ls, add."),
@@ -80,8 +80,8 @@ SECTIONS: Final = {  # what people look for
         "dev": CliEntry("cluster", "Run a whole cluster on this machine, to try it out."),
     },
     "Tools": {
-        "api": CliEntry("api", "Call any operation of the API, and print what it answers."),
-        "completion": CliEntry("api", "Print what a shell needs to complete commands."),
+        "api": CliEntry("api", "Call any operation of the API, and print the response."),
+        "completion": CliEntry("api", "Print the code with which a shell completes commands."),
     },
 }
 ENTRIES: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -118,9 +118,9 @@ def cli() -> None:
     \b
     filestore login URL     sign in to a cluster, once
     filestore put FILE      upload a file
-    filestore ls            see what there is
+    filestore ls            list your files
     filestore get NAME      download a file
-    filestore COMMAND -h    what a command does, and its options
+    filestore COMMAND -h    show what a command does, and its options
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 6 unavailable,
     10 needs attention, 130 interrupted.

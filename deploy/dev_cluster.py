@@ -80,7 +80,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def _silent(_line: str) -> None:
-    """Nobody waits for the start of a cluster in a test."""
+    """Ignore a line: no user watches the start of a cluster in a test."""
 
 
 class DevelopmentCluster:
@@ -99,8 +99,9 @@ class DevelopmentCluster:
         coordinator_options: Sequence[str] = (),
         tell: Callable[[str], None] = _silent,
     ) -> None:
-        """`node_options`: of `filestore node run`, beside `--data`; `coordinator_options`: of the other.
+        """Prepare a cluster.
 
+        `node_options`: of `filestore node run`, in addition to `--data`; `coordinator_options`: of the other.
         `tell` receives a line on each step of the start.
         """
         self.directory = directory
@@ -411,7 +412,7 @@ def _command() -> str:
 
 
 def _given(cluster: DevelopmentCluster) -> str:
-    """Return the options of a command; none if it finds the cluster by itself, in the present directory."""
+    """Return the options of a command; none if it finds the cluster in the present directory."""
     if cluster.cluster_file == CLUSTER_FILE.absolute():
         return ""
     url = cluster.layout.of_role("node")[0].url

@@ -43,7 +43,7 @@ class _Count:
 
 
 def examine(files: NodeFiles, *, deep: bool) -> Findings:
-    """Everything that can be known without the coordinators. `deep` reads every blob and compares its sha256.
+    """Check everything that needs no coordinators. `deep` reads every blob and compares its sha256.
 
     Raises NotJoined, Conflict while the node runs.
     """
@@ -79,7 +79,7 @@ def _check_blobs(findings: Findings, blobs: Path, *, deep: bool) -> None:
 
 
 def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
-    """The directories blobs/ab/cd."""
+    """Yield the directories blobs/ab/cd."""
     for upper in _entries(findings, blobs):
         if not (_PREFIX.fullmatch(upper.name) and upper.is_dir(follow_symlinks=False)):
             findings.problem(Path(upper.path), "does not belong among the blobs", _STRAY)
@@ -122,7 +122,7 @@ def _check_name(
 
 
 def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
-    """The size of a blob. Raises OSError."""
+    """Check a blob and return its size. Raises OSError."""
     descriptor = os.open(path, READ_FLAGS)
     with open(descriptor, "rb", buffering=0) as file:
         facts = os.fstat(descriptor)
@@ -167,7 +167,10 @@ def _check_uploads(findings: Findings, uploads: Path) -> None:
 
 
 def _check_upload(findings: Findings, path: Path) -> None:
-    """One upload: a finished one has a sound record, another at least its durable bytes. Raises OSError."""
+    """Check an upload:
+
+    a finished one has a sound record, another at least its durable bytes. Raises OSError.
+    """
     finished, offset_path, data = path / "finished", path / "offset", path / "data"
     if finished.exists():
         if decode_finished(finished.read_bytes()[: FINISHED_BYTES + 1], path.name) is None:
@@ -175,7 +178,7 @@ def _check_upload(findings: Findings, path: Path) -> None:
             findings.problem(finished, "is not a valid record of a finished upload", advice)
         return
     if not offset_path.exists():
-        return  # a crash in the moment in which it began
+        return  # a crash just after its creation
     raw = offset_path.read_bytes()
     slots = [decode_offset(raw[at : at + SLOT_BYTES]) for at in (0, SLOT_SPACING_BYTES)]
     _, offset = max(slots)

@@ -1,8 +1,8 @@
 """The listeners of a node process, and what they serve.
 
-The client port, and the plain one for a proxy, are shared by all workers: the kernel distributes connections.
-The peer port is that of worker 0. Every worker of several has a Unix socket for the others, which serves what
-the peer port serves, without TLS.
+All workers share the client port, and the plain port for a proxy: the kernel distributes connections. The
+peer port belongs to worker 0. If there are several workers, each has a Unix socket for the others, which
+serves the same as the peer port, without TLS.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ LOCAL_DRAIN_S = 1.0  # within END_TIMEOUT_S of `node/workers/supervisor.py`
 
 
 class Ports:
-    """The listeners of one process. Use as a context manager: what is not drained at its end is cut off."""
+    """The listeners of one process. Use as a context manager, which cuts off what was not drained."""
 
     def __init__(
         self, config: NodeConfig, contexts: MemberContexts, services: NodeServices, metrics: Metrics
@@ -64,7 +64,7 @@ class Ports:
             bound.close()
 
     async def open_local(self, numbers: WorkerNumbers) -> None:
-        """Hear the other workers, if there are any. Raises OSError."""
+        """Listen to the other workers, if there are any. Raises OSError."""
         if self._is_shared:
             app = _member_application(self._services)
             app.add_routes([*numbers.routes(), *loss_routes(), web.get("/metrics", metrics_handler)])
@@ -72,7 +72,7 @@ class Ports:
             self._local = await serve_on(listening, app, peer=True, metrics=self._metrics)
 
     async def open_peer(self) -> int:
-        """Hear other members; which port that is. Raises OSError."""
+        """Listen to other members; return the port. Raises OSError."""
         app = _member_application(self._services)
         prepare_admission(app, self._services.api.view)
         host, port = self._config.address, self._config.peer_port
@@ -88,7 +88,8 @@ class Ports:
         return listener.port
 
     async def bind_clients(self, plain: Address | None) -> Address | None:
-        """Take the ports of clients, whose connections are refused as yet; the plain address with its port.
+        """Bind the ports for clients, which refuse connections for now; return the plain address with its
+        port.
 
         Raises OSError.
         """
@@ -109,7 +110,8 @@ class Ports:
         self._bound.clear()
 
     async def _require_no_stranger(self, address: Address) -> None:
-        """Worker 0, which comes first, finds out whether one listens there: the kernel would share with it.
+        """Check on worker 0, which starts first, that no other program listens: the kernel would share the
+        port.
 
         Raises CannotListen.
         """
@@ -117,9 +119,9 @@ class Ports:
             (await bound_socket(*address)).close()
 
     async def drain(self, drain_s: float) -> None:
-        """Close what others than workers use; requests that run have `drain_s` to end. Again is harmless.
+        """Stop accepting clients and members; running requests have `drain_s` to end. May be called twice.
 
-        Together: an upload that ends meanwhile may need our own peer port through another node.
+        All at once: an upload that ends meanwhile may need our own peer port through another node.
         """
         listeners, self._listeners = self._listeners, []
         await asyncio.gather(*(listener.close(drain_s) for listener in listeners))
@@ -135,7 +137,7 @@ class Ports:
 
 
 def client_application(services: NodeServices, metrics: Metrics) -> web.Application:
-    """The whole API."""
+    """Return the application with the whole API."""
     routes = client_routes([*METADATA, *OPERATIONS])
     app = new_application(routes, component="node", metrics=metrics)
     provide(app, services)
@@ -147,7 +149,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
 
 
 def _member_application(services: NodeServices) -> web.Application:
-    """Its requests are counted nowhere: who passed them on counted them."""
+    """Return the application for members. It counts no requests, as the forwarding node has counted them."""
     routes = [
         *transfer_routes(),
         *upload_copy_routes(),

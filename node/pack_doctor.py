@@ -63,7 +63,7 @@ class _Count:
 
 
 def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
-    """All of them. `deep` reads every blob and compares its sha256."""
+    """Check all packs. `deep` reads every blob and compares its sha256."""
     if not packs.is_symlink() and not packs.exists():
         return
     check_private_directory(findings, packs)
@@ -120,7 +120,7 @@ def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
 
 
 def _read(copy: Path, *, deep: bool) -> _Blobs:
-    """Raises sqlite3.Error, RowInvalid."""
+    """Read the index. Raises sqlite3.Error, RowInvalid."""
     found: _Blobs = {}
     with closing(sqlite3.connect(copy, isolation_level=None)) as db:
         db.text_factory = bytes  # a damaged row may have any
@@ -139,7 +139,7 @@ def _read(copy: Path, *, deep: bool) -> _Blobs:
 def _check_pack(
     findings: Findings, path: Path, number: int, blobs: _Blobs | None, count: _Count, *, deep: bool
 ) -> None:
-    """Raises OSError."""
+    """Check one pack. Raises OSError."""
     descriptor = os.open(path, READ_FLAGS)
     try:
         facts = os.fstat(descriptor)
@@ -170,7 +170,7 @@ def _check_pack(
 
 
 def _of(descriptor: int, header: PackHeader) -> Iterable[PackRecord]:
-    """The blobs of a pack, where there is no index."""
+    """Return the blobs of a pack, if there is no index."""
     return read_end(descriptor, header.marker) or scan(descriptor, header, HEADER_BYTES)
 
 

@@ -1,9 +1,9 @@
 """A node process: the only one, or the first of several workers (`node/workers/supervisor.py`).
 
-Opens its disk, connects to the coordinators, serves the client port and the peer port.
+It opens its disk, connects to the coordinators, and serves the client port and the peer port.
 
-It runs until SIGTERM or SIGINT, then lets requests end for DRAIN_S and returns. Every task belongs to one
-group: if one of them fails, the process ends and says why.
+It runs until SIGTERM or SIGINT, then waits up to DRAIN_S for requests to end, and returns. Every task belongs
+to one group: if one of them fails, the process logs why and ends.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class OpenNode:
     works: Works
 
     def start_work(self) -> None:
-        """Begin what every process of a node does by itself. `works` was entered."""
+        """Start the background work of every process of a node. `works` was entered."""
         self.works.start("metadata client", self.services.api.metadata.run())
         self.works.start("view", self.services.api.view.run())
         self.works.start("disk watch", self.watch.run())
@@ -113,10 +113,10 @@ async def run_node(
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
-    Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on. `http` is
+    Raises NotJoined, DataInUse, UnsafeSecretFile, or the error that stopped the process. `http` is
     `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many processes share
-    the ports for clients; this one is the first of them. SIGHUP: all use the certificates that lie on disk
-    now, and the level of the log that `read_level` tells.
+    the ports for clients; this one is the first of them. On SIGHUP, all reload the certificates on disk and
+    the log level that `read_level` returns.
     """
     logs.setup("node", read_level())
     manager = ServiceManager()
@@ -141,7 +141,7 @@ async def run_node(
 
 
 async def _until_disk_takes_bytes(files: NodeFiles, manager: ServiceManager) -> None:
-    """A process that ended instead would be started again and again, and tell nobody more."""
+    """Wait until the disk can be written: a process that ended instead would only be restarted in a loop."""
     logged = ""
     while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(logged)):
         if trouble != logged:
@@ -152,7 +152,7 @@ async def _until_disk_takes_bytes(files: NodeFiles, manager: ServiceManager) -> 
 
 
 def _trouble(files: NodeFiles, *, is_waiting: bool) -> str:
-    """Why to wait, or wait on: a disk that is being mended is not mounted for a while."""
+    """Return why to wait: while a disk is being repaired, it is not mounted."""
     if is_waiting and not files.config.exists():
         return f"{files.config.name} is missing"
     return files.trouble()
@@ -209,7 +209,8 @@ async def _run(
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()
-                await node.services.concatenations.close()  # while the log can be told how far they came
+                # While it can still report to the log how far they are.
+                await node.services.concatenations.close()
                 await node.services.records.leave()
 
 
@@ -225,7 +226,7 @@ def _worker_options(
 def _start_works_of_the_first(
     config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
 ) -> None:
-    """Start the background work that one process of a node does for all."""
+    """Start the background work that only one process of a node does."""
     metadata, start = node.services.api.metadata, node.works.start
     start("announcement", node.announcement.run())
     start("ways to other nodes", node.reach.run())
@@ -252,11 +253,11 @@ async def _keep_informed(manager: ServiceManager, services: NodeServices) -> Non
 
 
 def keep_large_buffers() -> None:
-    """Let glibc reuse the large blocks that bodies pass through.
+    """Let glibc reuse the large blocks of memory for bodies.
 
-    Each would else be mapped and faulted in anew.
+    Otherwise each would be mapped and faulted in again.
 
-    Measured at +40 % on TLS uploads. Where the C library has no mallopt there is nothing to set.
+    Measured at +40 % on TLS uploads. If the C library has no mallopt, there is nothing to set.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -278,7 +279,7 @@ async def open_node(
     start: Start,
     access: WebAccess,
 ) -> AsyncIterator[OpenNode]:
-    """Everything that handlers need, closed again in the order that lets running disk work end first."""
+    """Open everything that handlers need; close it in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
     coordinators = await disk.run(read_known, files.known, config.coordinators)
     metadata = MetadataClient(config.identity, coordinators, contexts.client, instance=start.instance)
@@ -393,7 +394,7 @@ async def _close(services: NodeServices, custody_context: CustodyContext) -> Non
 async def _opened_blobs(
     files: NodeFiles, disk: DiskWorkers, siblings: Siblings, metadata: MetadataClient
 ) -> BlobStore:
-    """The store, which packs small blobs as soon as no member of 0.1.0 can be among us."""
+    """Open the store, which packs small blobs as soon as no member can be of release 0.1.0."""
     blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
     blobs.packed.takes_new = lambda: metadata.rules_in_force >= SMALL_BLOBS_ARE_PACKED
     return blobs
@@ -411,7 +412,7 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
 
 
 async def _readiness(view: View, announcement: Announcement, watch: DiskWatch, numbers: WorkerNumbers) -> str:
-    """`ready`, or `disk_full` of a node that serves what it has, and passes uploads on.
+    """Return `ready`, or `disk_full` if the node serves its content and passes uploads on.
 
     Raises Unavailable while this node should get no requests.
     """

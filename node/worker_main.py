@@ -1,9 +1,8 @@
-"""The program of a worker process beside the first.
+"""The program of the second and later workers of a node.
 
-`node/workers/supervisor.py` says what it hears and tells.
-
-It serves clients and the other workers as soon as it knows the cluster: until then it could only refuse. It
-holds nothing that a node has once: no peer port, no word in heartbeats, no renewal.
+`node/workers/supervisor.py` describes the messages between them and worker 0. A worker serves clients and the
+other workers once it knows the cluster: before that it could only refuse. It does nothing that a node does
+once: no peer port, no heartbeats, no renewal of certificates.
 """
 
 import argparse
@@ -34,13 +33,13 @@ from web.listener import loopback_listener
 from web.web_access import understood
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
-ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits for this
+ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: a restarted node waits for this
 
 _log = logging.getLogger(__name__)
 
 
 class SupervisorOrders:
-    """The orders of worker 0. `drain` is set by its message, by SIGTERM, and when it is gone."""
+    """The orders of worker 0. `drain` is set by its message, by SIGTERM, and when worker 0 is gone."""
 
     def __init__(self, contexts: MemberContexts) -> None:
         self._contexts = contexts
@@ -48,7 +47,7 @@ class SupervisorOrders:
         self.gone = asyncio.Event()
 
     async def receive(self) -> None:
-        """Until the end of standard input."""
+        """Read orders until the end of standard input."""
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
         loop.add_signal_handler(signal.SIGTERM, self.drain.set)
         transport, _ = await loop.connect_read_pipe(
@@ -71,15 +70,17 @@ class SupervisorOrders:
 async def run_worker(
     data: Path, siblings: Siblings, http: str | None, web: WebOptions, instance: str
 ) -> None:
-    """Run until worker 0 wants no more, or until SIGTERM. Raises what made it impossible to go on.
+    """Run until worker 0 closes the input, or until SIGTERM. Raises the error that stopped the process.
 
-    `instance`: what worker 0 tells of this start; the disk may know of one that it does not tell.
+    `instance`: the instance that worker 0 reports for this start; the disk may have one that it does not
+    report.
     """
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
     access, metrics = understood(web), Metrics("node")
-    # One that starts again beside others keeps its uploads: a pair that spoilt meanwhile is no reason to go.
+    # A worker that starts again keeps its uploads: a certificate pair that was damaged meanwhile is no reason
+    # to end.
     contexts = MemberContexts(files.credential(), config.identity, web=access.certificate, needs_web=False)
     orders = SupervisorOrders(contexts)
     start = Start(instance)
@@ -91,7 +92,7 @@ async def run_worker(
         node.start_work()
         works.start("orders", orders.receive())
         works.start("losses", keep_reporting(node.services))
-        # Requests that come before the cluster is known would be refused here; others serve or wait.
+        # This worker would reject requests before it knows the cluster; other workers serve them or wait.
         await wait_for_first(node.services.api.view.wait_until_fresh(), orders.drain.wait())
         if not orders.drain.is_set():
             await ports.open_local(node.numbers)
@@ -107,7 +108,7 @@ async def run_worker(
 
 
 async def _say_drained(orders: SupervisorOrders) -> None:
-    """Report that this worker is drained, and stay for requests of other workers until worker 0 hangs up."""
+    """Report that this worker is drained, and serve other workers until worker 0 closes the input."""
     with suppress(OSError):
         sys.stdout.buffer.write(DRAINED)
         sys.stdout.buffer.flush()
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--instance", default="")
     parser.add_argument("--log-level", choices=logs.LEVELS, default=logs.usual_level())
     options = parser.parse_args(arguments)
-    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
+    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 receives them and sends us orders
         signal.signal(number, signal.SIG_IGN)
     logs.setup(f"node-worker-{options.worker}", options.log_level)
     raise_descriptor_limit()

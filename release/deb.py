@@ -78,7 +78,7 @@ def make_environment(root: Path, wheels: Path, target: Target) -> None:
     library = home / "lib" / version / "site-packages"
     if target.is_other:
         install_elsewhere(wheels, python, library, target.pip_options)
-        remove(library / "bin")  # commands, which are beside the interpreter else
+        remove(library / "bin")  # commands, which would be next to the interpreter otherwise
     else:
         install(wheels, python)
     for path in (home / "bin").iterdir():
@@ -108,7 +108,7 @@ def make_environment(root: Path, wheels: Path, target: Target) -> None:
 
 
 def _compile(python: Path, root: Path) -> None:
-    """Bytecode that never looks at the sources' times: nobody who runs it may write it there."""
+    """Compile bytecode that ignores the times of the sources, as users of it may not write it."""
     library = next((root / HOME / "lib").iterdir())
     options = ("-q", "-f", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/")
     run(str(python), "-m", "compileall", *options, str(library))
@@ -197,7 +197,7 @@ def package_version() -> str:
 
 
 def pack(root: Path, target: Target) -> Path:
-    """Pack it, with root as the owner of everything and one time for all; where it is."""
+    """Pack it, with root as the owner of everything and one time for all; return its path."""
     for path in [root, *root.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
@@ -234,7 +234,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Whatever it is, if it is there."""
+    """Remove a file or directory, if it is there."""
     if path.is_symlink():
         path.unlink()
     elif path.is_dir():

@@ -1,7 +1,7 @@
 """The wheels that the product consists of: its own two, and those that constraints-runtime.txt pins by hash.
 
-Everything that is handed out is installed from such a folder, with nothing else in reach of pip. What builds
-our wheels is pinned with the rest, but nobody needs it, so it is not installed.
+Every package is installed from such a folder, and pip has access to nothing else. The packages that build our
+wheels are pinned as well, but not installed.
 """
 
 import os
@@ -49,7 +49,7 @@ def product_version() -> str:
 
 @cache
 def epoch() -> int:
-    """The time that everything made bears: that of the newest commit, or what SOURCE_DATE_EPOCH says."""
+    """Return the time of all built files: that of the newest commit, or SOURCE_DATE_EPOCH."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     return int(given or output("git", "-C", str(ROOT), "log", "-1", "--format=%ct"))
 

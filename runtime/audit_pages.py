@@ -154,9 +154,9 @@ def _page_of(paths: Sequence[Path], wanted: AuditFilter, limit: int, cursor: str
 
 
 class _Page:
-    """A page of one log, whose entries are taken one by one.
+    """A page of one log, to which entries are added one by one.
 
-    `place` is the position after the entries taken so far, or END if the log has no more.
+    `place` is the position after the entries so far, or END if the log has no more.
     """
 
     def __init__(self, wanted: AuditFilter, limit: int, place: str) -> None:
@@ -170,7 +170,7 @@ class _Page:
         self._before = "" if until_ms is None else rfc3339(until_ms)
         self._since = "" if since_ms is None else rfc3339(since_ms)
         ends_ms = max(1, since_ms - CLOCK_BACK_MS) if since_ms is not None else 0
-        self._ends_at = rfc3339(ends_ms)  # what is older ends the search
+        self._ends_at = rfc3339(ends_ms)  # older entries end the search
         texts = (wanted.principal, wanted.action, wanted.target)
         self._needles = [json.dumps(text)[1:-1].encode("ascii") for text in texts if text]
 
@@ -186,7 +186,7 @@ class _Page:
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether all entries are taken, and the log has more."""
+        """Return whether the page is full, and the log has more entries."""
         return not self.entries and self.place != END
 
     def take(self) -> AuditEntry:

@@ -1,7 +1,7 @@
-"""Background work of a process: a step that is taken again and again, until the process ends.
+"""Background work of a process: a step that is repeated until the process ends.
 
-A `Work` defines its step, and when the next one is due: after a pause, when an event is set, or both,
-whichever is first. A failed step is logged once per reason and counted; the next one follows after a pause
+A `Work` defines its step, and when the next one is due: after a pause, when an event is set, or both, with
+the first of them. A failed step is logged once per reason and counted; the next one follows after a pause
 that grows. `Works` owns the tasks of a process, ends them, and lists its work for operators. A work belongs
 to the set in whose tasks it runs.
 """
@@ -88,7 +88,7 @@ class Work:
 
         `every_s` is the time from the end of a step to the next; None: only when `event` is set. `first_s` is
         the time before the first step; None as above. Setting the event during a step causes another one.
-        `ready` is awaited once, before all that.
+        `ready` is awaited once, before all steps.
 
         If a step raises one of `fails`, the next one follows after `retry_s` (default: `every_s`), doubled
         each time up to `retry_s_max` (default: the same). Any other exception ends `run`. `trouble` and
@@ -152,7 +152,7 @@ class Work:
                 works.discard(self)
 
     async def _take_step(self) -> Pause | None:
-        """Whatever sets the event from here on is for the next step."""
+        """Do a step. If the event is set from here on, another step follows."""
         if self._event is not None:
             self._event.clear()
         began_at_s = time.monotonic()

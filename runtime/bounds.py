@@ -1,8 +1,8 @@
 """The bounds of every field that travels between members. Shared by the API, the log and both roles.
 
-What is beyond them does not decode, so nothing that SQLite, a list or a disk could choke on ever reaches
-the state machine: an entry that cannot be applied would end every coordinator, again at each start. The
-API's own limits are narrower. Bounds may be widened, never narrowed: older logs must decode.
+Values beyond them do not decode, so the state machine never gets a value that SQLite, a list or a disk cannot
+handle: an entry that cannot be applied would end every coordinator, again at each start. The API's own limits
+are narrower. Bounds may be widened, never narrowed: older logs must decode.
 """
 
 from typing import Annotated
@@ -24,7 +24,7 @@ PARTS_MAX = 100  # partial uploads that one file is put together from
 IMAGES_MAX = 200  # that one project is noted to need
 LABEL_CHARS_MAX = 255
 LIFE_SECONDS_MAX = 100 * 366 * 86_400  # of anything that expires: later times are equivalent to never
-SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
+SPANS_MAX = 1024  # of one damaged copy: further ones are only not known to be wrong
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 MaybeOffset = Annotated[int, Meta(ge=-1, le=COUNT_MAX)]  # -1 for none

@@ -54,11 +54,11 @@ def out_of_descriptors(error: OSError) -> Unavailable | None:
 
 
 def quieten_collector() -> None:
-    """Let the garbage collector look less often, and never at what is there now. For servers, once started.
+    """Let the garbage collector run less often, and skip existing objects. For servers, once started.
 
-    Requests under way look like garbage to it: with hundreds of them it took 8 % of a leader's time, and the
-    full collections, which go through every module, are pauses. Reference counts free nearly all of what a
-    request holds; what is left in cycles waits a little longer.
+    It examines the objects of running requests: with hundreds of requests it took 8 % of a leader's time, and
+    the full collections, which go through every module, are pauses. Reference counts free nearly all objects
+    of a request; those in cycles wait a little longer.
     """
     gc.collect()
     gc.freeze()
@@ -113,10 +113,10 @@ async def wait_for_first(*waits: Coroutine[Any, Any, object], timeout_s: float |
 
 
 async def end_tasks(tasks: Iterable["asyncio.Future[Any]"]) -> None:
-    """Cancel these tasks and wait until they have ended. Raises nothing of what they raise.
+    """Cancel these tasks and wait until they have ended. Raises none of their errors.
 
-    They are not awaited: that could not be told from a cancellation of the caller. asyncio logs what a task
-    raised that nobody asks for.
+    They are not awaited: a cancellation of the caller would look the same. asyncio logs errors of tasks that
+    are never retrieved.
     """
     ended = list(tasks)
     for task in ended:

@@ -28,7 +28,7 @@ LINES_WAITING_MAX: Final = 6
 LEVELS: Final = ("debug", "info", "warning", "error")
 TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
 PATH_CHARS_MAX: Final = 256
-PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
+PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; a longer segment may be a secret that someone put there
 # The request that this task works for, "" for none. Tasks that it starts inherit it; calls carry it along.
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
@@ -40,7 +40,7 @@ _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what JSON in ASCII shows as it i
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("filestore.http.requests")
 _calls = logging.getLogger("filestore.rpc.calls")
-QUIET_S: Final = 60.0  # without anybody who met it: it is over
+QUIET_S: Final = 60.0  # the condition is over after this time without another occurrence
 TROUBLES_MAX: Final = 64  # at a time; of more the first lines are all logged
 
 
@@ -71,7 +71,7 @@ class JsonLines(logging.Formatter):
 
 
 class LogLines(logging.StreamHandler[TextIO]):
-    """The log handler of this process. Access lines, of which there are many, take a faster way.
+    """The log handler of this process. Access lines, which are many, have a faster path.
 
     The access lines of one turn of the event loop are written together at its end, before any other line that
     comes in the meantime, and when LINES_WAITING_MAX of them wait.
@@ -275,7 +275,7 @@ class LastingTroubles:
         self._met: dict[tuple[str, str], _Trouble] = {}
 
     def met(self, what: str, reason: str, *, level: int = logging.ERROR, **facts: object) -> None:
-        """Somebody has met it: logged with the facts of the first, at `level`."""
+        """Record an occurrence: logged with the facts of the first one, at `level`."""
         loop, key = asyncio.get_running_loop(), (what, reason)
         known = self._met.get(key)
         if known is not None and known.loop is loop:

@@ -80,7 +80,7 @@ class Requests(Collector):
         self._durations: dict[tuple[str, str], _Durations] = {}
 
     def observe(self, method: str, route: str, status: int, duration_s: float) -> None:
-        """Count one. Whoever calls bounds what `method` and `route` may be."""
+        """Count one request. The caller bounds the values of `method` and `route`."""
         counted = (method, route, status)
         self._counts[counted] = self._counts.get(counted, 0) + 1
         durations = self._durations.get((method, route))

@@ -3,8 +3,8 @@
 systemd is notified when the process serves, reloads and stops, with a status line. If it watches the process
 (`WatchdogSec=` of the unit), it receives a keep-alive message regularly. The message is sent while the event
 loop turns and a thread that waits for the disk accepts jobs. A thread that the kernel blocks for a device
-accepts none. That is not a fault of this process: it cannot be killed then, and after a restart it would wait
-just as long.
+accepts none. This process is not at fault then: it could not even be killed, and would wait again after a
+restart.
 
 Without `NOTIFY_SOCKET` in the environment, nothing is sent.
 """
@@ -80,7 +80,7 @@ class ServiceManager:
             self._status = line
 
     def _change(self, *facts: str) -> None:
-        """Tell what no later word makes up for."""
+        """Send facts that no later message repeats."""
         self._untold.append(facts)
         self._tell_changes(CHANGE_TIMEOUT_S)
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class WorkStopped(Exception):
-    """Nobody waits for this work any more: what it has made is void."""
+    """The caller has stopped waiting for this work: its result is void."""
 
 
 class Stop(threading.Event):

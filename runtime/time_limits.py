@@ -83,9 +83,9 @@ def own_bounds() -> Iterator[None]:
 
 
 def failing(error: BaseException) -> None:
-    """The answer is decided, this error: what is done on the way out is no progress, and has what is left.
+    """Note that the response is decided, this error: cleaning up is no progress, and gets the remaining time.
 
-    Not where a client went away, which waits for nothing.
+    Not if a client went away, which waits for nothing.
     """
     if isinstance(error, FilestoreError) and (patience := _PATIENCE.get()) is not None:
         patience.is_failing = True

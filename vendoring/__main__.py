@@ -1,7 +1,7 @@
-"""Fetch the libraries of the web console anew: `make vendor`.
+"""Fetch the libraries of the web console again: `make vendor`.
 
-`npm pack` brings the packages from the registry that npm is configured for, and runs nothing of them. A
-package whose sha512 is another than the pinned one ends it before anything is written.
+`npm pack` downloads the packages from the configured registry of npm, and runs none of their code. If the
+sha512 of a package differs from the pinned one, the program ends before anything is written.
 """
 
 import base64
@@ -38,7 +38,7 @@ def fetched(package: Package, directory: Path) -> bytes:
 
 
 def files_of(package: Package) -> Iterator[tuple[str, bytes]]:
-    """Name and committed form of each file of a package that is taken. Raises as `fetched` does, KeyError."""
+    """Yield name and committed form of each used file of a package. Raises as `fetched` does, KeyError."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         fetched(package, directory)

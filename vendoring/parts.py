@@ -1,7 +1,7 @@
-"""What is committed of each library, and the digests that it is held against.
+"""The committed files of each library, and their expected digests.
 
-`parts.json` names the packages of the npm registry with their version and the sha512 that npm tells of it,
-and for every file that is taken its place in the package, its name here and its sha256.
+`parts.json` has the packages of the npm registry with their version and their sha512 from npm. For every used
+file it has the path in the package, the name here and the sha256.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def read_packages() -> list[Package]:
 
 
 def committed_form(part: Part, published: bytes) -> bytes:
-    """What is committed of a published file. Raises ValueError where a text to replace is not in it."""
+    """Return the committed form of a published file. Raises ValueError if a text to replace is missing."""
     text = published.decode("utf-8")
     for old, new in part.replaced.items():
         if text.count(old) != 1:
@@ -54,7 +54,7 @@ def committed_form(part: Part, published: bytes) -> bytes:
 
 
 def differences(place: Path = PLACE) -> list[str]:
-    """What of the files in `place` is not as `parts.json` says: a sentence each, none where all is well."""
+    """Return how the files in `place` differ from `parts.json`: a sentence each, none without differences."""
     expected = {part.name: part.sha256 for package in read_packages() for part in package.files}
     found = {path.name for path in place.iterdir()}
     return [

@@ -212,7 +212,7 @@ class BodyRing(asyncio.BufferedProtocol):
         return len(self._full) + len(self._lent) + len(self._lent_before)
 
     def _take_back_lent(self) -> None:
-        if self._lent:  # nothing may have been handed over at the last asking: that is none to the caller
+        if self._lent:  # nothing was handed over at the last call, so the caller has none
             for buffer in self._lent_before:
                 self._pool.give(buffer)
             self._lent, self._lent_before = [], self._lent

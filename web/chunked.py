@@ -64,7 +64,7 @@ class Chunks:
         self.is_ended = False
         self._left_bytes = 0  # of the chunk that has begun
         self._next_line = _Line.SIZE
-        self._line = b""  # what has come of it
+        self._line = b""  # the bytes of it so far
         self._trailer_bytes = 0
 
     @property
@@ -90,7 +90,7 @@ class Chunks:
         return spans, at
 
     def _scan_line(self, data: memoryview, at: int) -> int:
-        """Read a line of the framing; where the bytes behind it begin, or the end of the data."""
+        """Read a line of the framing; return the position behind it, or the end of the data."""
         piece = bytes(data[at : at + LINE_BYTES_MAX])
         head, end, _ = piece.partition(b"\n")
         self._line += head + end

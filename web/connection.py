@@ -104,7 +104,7 @@ class Connections(web.Server):
         request[_STARTED_S] = asyncio.get_running_loop().time()
         self._note_forwarded(request)
         is_last = _must_be_last(request)
-        if is_last:  # announced in the head of the response, whichever code sends it
+        if is_last:  # announced in the head of the response, by any code that sends it
             close_behind(request)
         self.in_progress += 1
         served = REQUEST_ID.set(request_id(request))
@@ -156,7 +156,7 @@ class Connections(web.Server):
     def _answer(self, request: web.Request, error: FilestoreError) -> web.StreamResponse:
         """An answer to this error, or a broken connection when another answer is on its way already."""
         if request.get(PREPARED):
-            raise ClientGone("an answer cannot be taken back")
+            raise ClientGone("a response that has begun cannot be replaced")
         if isinstance(error, errors.MethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
             response = web.Response(status=204, headers=error.headers)
         else:
@@ -200,10 +200,10 @@ def _has_endless_body(request: web.Request) -> bool:
 
 
 def _has_spoilt_the_parser(request: web.Request) -> bool:
-    """Whether a body that went through the parser may have left something in it that the next request gets.
+    """Return whether a body may have left something in the parser that the next request would get.
 
-    aiohttp 3.14.5 takes the last trailer of a body in chunks for a header of the request that follows, a
-    credential too, and loses what came with the body of a request to upgrade.
+    aiohttp 3.14.5 treats the last trailer of a chunked body as a header of the request that follows, a
+    credential too, and loses the body of a request to upgrade.
     """
     connection = request.protocol
     is_new = isinstance(connection, _Connection) and connection.is_parser_new
@@ -213,8 +213,8 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
 def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
     """Announce in the head of a response, which is about to be sent, that the connection closes after it.
 
-    Otherwise the client keeps the connection for its next request. A chunked body of which no byte has
-    arrived will bypass the parser: code that answers before it reads such a body does so for peers.
+    Otherwise the client keeps the connection for its next request. A chunked body without a byte so far will
+    bypass the parser: code that answers before it reads such a body does so for peers.
     """
     connection = request.protocol
     assert isinstance(connection, _Connection)
@@ -362,8 +362,8 @@ class _Connection(DirectConnection):
     def take_back(self, *, whole: bool, rest: bytes) -> None:
         """See `web.request_body.Lender`.
 
-        The old parser would take as many bytes behind a body for part of it as it never saw. So after one
-        that is not `whole` nothing more is parsed, and the connection ends with the answer.
+        The old parser would consume as many bytes behind a body as it never saw of it. So after one that is
+        not `whole` nothing more is parsed, and the connection ends with the response.
         """
         if self.transport is None:
             return

@@ -56,7 +56,10 @@ class CorsPolicy:
     def __init__(
         self, origins: Collection[str] = (), *, members: Callable[[], ConsoleMembers] | None = None
     ) -> None:
-        """`origins`: as browsers write them; `*` is every one. `members`: who is one at this moment."""
+        """Allow `origins`, as browsers write them; `*` is every one.
+
+        `members` returns the present members.
+        """
         self._origins = frozenset(origins)
         self._allows_any = ANY in self._origins
         self._members = members

@@ -99,7 +99,7 @@ def _head_bytes(data: bytes) -> int:
 
 
 class DirectConnection(ServerConnection):
-    """A connection that can answer past aiohttp. Whoever feeds the parser also calls `boundary.fed`."""
+    """A connection that can answer past aiohttp. Code that feeds the parser also calls `boundary.fed`."""
 
     def _prepare_direct(self) -> None:
         """Make the attributes of this class. It is called before anything else of the connection."""
@@ -145,7 +145,7 @@ class DirectConnection(ServerConnection):
         if not is_idle or transport is None or transport.is_closing():
             return False
         if transport.get_write_buffer_size():
-            return False  # who has not taken the last answer yet is watched by the ordinary path
+            return False  # the ordinary path watches a client that has not received the last response
         started_s = time.perf_counter()
         answer = respond(data, transport)
         if answer is None:

@@ -1,9 +1,9 @@
 """Determine the original client of a request from trusted proxies. Pure: no I/O here.
 
-Proxies say it with `Forwarded` (RFC 7239) or with `X-Forwarded-For`, `-Proto` and `-Host`. Anybody can send
-these, so they count on connections of trusted proxies only, and of the addresses in them only what such
-proxies wrote: from the right, up to the first address that is no trusted proxy. Many proxies set one kind and
-let through what a client sends of the other: where both came and name different clients, neither is believed.
+Proxies send `Forwarded` (RFC 7239) or `X-Forwarded-For`, `-Proto` and `-Host`. Any client can send these. So
+they count only on connections of trusted proxies, and only the addresses that such proxies wrote: from the
+right, up to the first address that is no trusted proxy. Many proxies set one kind and pass on a client's
+fields of the other kind. If both arrive and name different clients, neither counts.
 """
 
 import re

@@ -42,7 +42,7 @@ EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _NO_IPV6: Final = frozenset(
     {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
-)  # where the kernel has it not, or not on
+)  # if the kernel lacks it, or has it disabled
 _log = logging.getLogger("filestore.http")
 
 
@@ -50,7 +50,7 @@ class Places:
     """The limit of connections for some listeners of this process together.
 
     Clients get half of the descriptors, members an eighth. The rest is for files and for this process's
-    connections to others, even if the listeners use their whole share. The more places are used, the fewer
+    connections to others, even if the listeners use their whole share. The more places are in use, the fewer
     one address may have, so that a few addresses never get all of them (Choudhury and Hahne, Dynamic Queue
     Length Thresholds for Shared-Memory Packet Switches, 1998).
     """

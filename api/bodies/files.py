@@ -120,6 +120,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: FileUuid
+    owner_id: OwnerId
     filename: Filename
     content_type: ContentType
     size_bytes: SizeBytes

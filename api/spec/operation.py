@@ -146,7 +146,8 @@ class OperationTable(list[Operation]):
     ) -> Callable[[H], H]:
         """Add the operation of the handler below.
 
-        `route`: `METHOD path`; `others`: answers beside `answer`; `rest`: as Operation has it.
+        `route`: `METHOD path`; `others`: responses in addition to `answer`; `rest`: further fields of
+        Operation.
         """
         method, path = route.split(" ")
         answers = {status: answer, **(others or {})}

@@ -151,7 +151,7 @@ class Shares(Resource):
         return pages(self._transport, path, "public_tokens", ListedShare)
 
     async def create(self, file_uuid: str, *, expires_at: str = "", ttl_seconds: int | None = None) -> Share:
-        """Return a new link that anybody may read the file by.
+        """Return a new public link to the file.
 
         It ends at `expires_at` (RFC 3339), `ttl_seconds` from now by the cluster's clock, or in 24 hours.
         """
@@ -190,9 +190,9 @@ class Users(Resource):
         disabled: bool | None = None,
         existing: bool = False,
     ) -> User:
-        """Make a user, or change one; what is None stays as it is.
+        """Create a user, or change one; fields that are None stay unchanged.
 
-        If `existing`, raises NotFound instead of making a user.
+        If `existing`, raises NotFound instead of creating a user.
         """
         body = given(roles=roles, groups=groups, disabled=disabled)
         return await self._transport.call("PUT", _existing(_user(user_id), existing), User, body=body)
@@ -319,7 +319,7 @@ class Nodes(Resource):
         return await self._transport.call("DELETE", path, RemovedNode)
 
     async def revoke(self, node_id: str) -> RevokedNode:
-        """Revoke the certificate and end the connections of a node at once, whatever its state."""
+        """Revoke the certificate and end the connections of a node at once, in any state."""
         return await self._transport.call("POST", f"{_node(node_id)}/revoke", RevokedNode, repeats=True)
 
 

@@ -146,9 +146,9 @@ class BlockingReader(_OpenFile[AsyncReader]):
 class BlockingWriter(_OpenFile[AsyncWriter]):
     """A new file that is open for writing; `record` once it was closed.
 
-    One that is neither closed nor left by `with` before it is collected is given up, unlike a file on disk.
-    So is one that is closed because an exception leaves a `with` statement: that of a wrapper (text, gzip) or
-    of who opened it (pandas), which do not hand the exception on.
+    If it is garbage-collected before `close` or the end of `with`, the upload is abandoned, unlike a file on
+    disk. It is also abandoned if it is closed because an exception leaves a `with` statement of a wrapper
+    (text, gzip) or of a library that opened it (pandas), as these do not pass the exception on.
     """
 
     def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
@@ -288,12 +288,14 @@ class BlockingFiles(OpeningFiles):
 
     upload = blocking(Files.upload)
     upload_remembered = blocking(Files.upload_remembered)
+    is_begun = blocking(Files.is_begun)
     download = blocking(Files.download)
     read = listing(Files.read)
     list = listing(Files.list)
     named = listing(Files.named)
     find = blocking(Files.find)
     in_bucket = listing(Files.in_bucket)
+    folders = listing(Files.folders)
     get = blocking(Files.get)
     update = blocking(Files.update)
     delete = blocking(Files.delete)

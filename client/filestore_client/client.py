@@ -17,7 +17,7 @@ from filestore_client.administration import (
     Shares,
     Users,
 )
-from filestore_client.base.contexts import known_here
+from filestore_client.base.contexts import find_context
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import User
 from filestore_client.base.retry import DEADLINE_S
@@ -101,15 +101,16 @@ class AsyncClient:
 
 
 def connection_from_environment() -> dict[str, Any]:
-    """`urls`, `root_pem` and `token` as the `filestore` command finds them. Raises InvalidRequest, NotFound.
+    """Return `urls`, `root_pem` and `token` as the `filestore` command finds them.
 
-    FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE come first. What is missing is that of the context
-    FILESTORE_CONTEXT, of ./.filestore/cluster.json, or of the current context, in this order.
+    FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE come first. Missing ones come from the context
+    FILESTORE_CONTEXT, from ./.filestore/cluster.json, or from the current context, in this order. Raises
+    InvalidRequest, NotFound.
     """
     names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
     variables = dict(os.environ)
     urls, ca, token_file = (variables.get(name, "") for name in names)
-    found = None if urls and ca and token_file else known_here(variables.get("FILESTORE_CONTEXT", ""))
+    found = None if urls and ca and token_file else find_context(variables.get("FILESTORE_CONTEXT", ""))
     if found is not None:
         urls, ca, token_file = urls or " ".join(found.urls), ca or found.ca, token_file or found.token_file
     missing = [name for name, value in zip(names, (urls, ca, token_file), strict=True) if not value]

@@ -1,6 +1,6 @@
 """An event loop in its own thread, for callers that do not await.
 
-It ends with `close`, with the last reference to it, or with the program, whichever comes first.
+It ends with the first of these: `close`, the end of the last reference to it, the end of the program.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import suppress
 from typing import Any, TypeVar
 
-CLEANING_S = 5.0  # what was cancelled has this long to clean up
+CLEANING_S = 5.0  # cancelled tasks have this long to clean up
 INTERRUPT_S = 0.5  # an interrupt is noticed within this time
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ _DAMAGED = "state.sqlite is damaged: set this member up again with `filestore co
 
 
 class KeyDamaged(Internal):
-    """A key that the state holds is not what was written there; the process must not run on it."""
+    """A stored key is damaged; the process must not use it."""
 
 
 class IntermediateCredential(NamedTuple):
@@ -62,7 +62,10 @@ def make_intermediate(
     *,
     now: datetime,
 ) -> IntermediateCredential:
-    """A new one, signed with the root's key. Raises UntrustedCertificate for the key of another root."""
+    """Create an intermediate, signed with the root's key.
+
+    Raises UntrustedCertificate for another root's key.
+    """
     pem, key = new_intermediate(root_pem, root_key, cluster, now=now)
     return IntermediateCredential(pem, wrap(cluster_key, key_to_pem(key), purpose=INTERMEDIATE_PURPOSE))
 
@@ -70,9 +73,9 @@ def make_intermediate(
 def check_intermediate(
     intermediate: IntermediateCredential, *, root_pem: str, cluster: str, cluster_key: bytes, now: datetime
 ) -> None:
-    """Raises InvalidRequest unless this cluster can sign with it from now on."""
+    """Raise InvalidRequest unless this cluster can sign with it from now on."""
     try:
-        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=now)
+        check_authority(decrypt_authority(intermediate, cluster_key, root_pem), cluster, now=now)
     except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
         raise InvalidRequest(f"intermediate: {error.details}") from error
 
@@ -89,7 +92,7 @@ class SigningAuthority:
         *,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`clock_ms`: the time that is signed."""
+        """Use the keys in the state. `clock_ms`: the time for signatures."""
         self._clock_ms = clock_ms
         self._store = store
         self._cluster_key = cluster_key
@@ -97,9 +100,9 @@ class SigningAuthority:
         self.root_pem = root_pem
 
     def require_key(self) -> None:
-        """Raises WrongClusterKey for the key of another cluster, KeyDamaged for a damaged key in the state.
+        """Raise WrongClusterKey for the key of another cluster, KeyDamaged for a damaged key in the state.
 
-        A key is damaged when it is not what was written. Both would show only when this member leads.
+        Otherwise either would show only when this member leads.
         """
         opened_by_purpose, failure = {}, None
         for purpose in (INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE):
@@ -110,7 +113,7 @@ class SigningAuthority:
             except WrongClusterKey as error:
                 failure = error
         if failure is not None and not opened_by_purpose:
-            raise failure  # of both: it is the key file
+            raise failure  # both keys fail: the key file is wrong
         if failure is not None:
             raise KeyDamaged(f"{failure.details}, which opens another one. {_DAMAGED}") from failure
         try:
@@ -128,31 +131,31 @@ class SigningAuthority:
             )
 
     def _stored(self, purpose: str) -> tuple[str, str, bytes]:
-        """The newest key with this purpose. Raises KeyDamaged without one that is well formed."""
+        """Return the newest key with this purpose. Raises KeyDamaged unless it exists and is well formed."""
         try:
             return self._store.key(purpose)
         except (Internal, TypeError, ValueError) as error:
             raise KeyDamaged(f"The state has no {purpose} key. {_DAMAGED}") from error
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
-        """A leaf for a member, signed by the newest intermediate."""
-        authority = opened(self._newest(), self._cluster_key, self.root_pem)
+        """Return a leaf for a member, signed by the newest intermediate."""
+        authority = decrypt_authority(self._newest(), self._cluster_key, self.root_pem)
         return authority.sign_leaf(public_key, identity, address, now=self._now())
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
 
     def is_newer_than(self, credential: Credential) -> bool:
-        """Whether the newest intermediate begins after the one that signed this certificate on disk."""
+        """Return whether the newest intermediate begins after the signer of the certificate on disk."""
         try:
             signed_by = credential.chain()[1]
         except (OSError, IndexError, UntrustedCertificate):
-            return False  # what a renewal would say of it is said when one is due
+            return False  # the renewal reports that when it is due
         newest = certificates_in(self._newest().pem)[0]
         return newest.not_valid_before_utc > signed_by.not_valid_before_utc
 
     def check_intermediate(self, intermediate: IntermediateCredential) -> None:
-        """Raises InvalidRequest unless this cluster can sign with it from now on."""
+        """Raise InvalidRequest unless this cluster can sign with it from now on."""
         check_intermediate(
             intermediate,
             root_pem=self.root_pem,
@@ -162,7 +165,7 @@ class SigningAuthority:
         )
 
     def new_token_key(self) -> TokenKey:
-        """Another one to sign user tokens with, wrapped as the present one is."""
+        """Return a new signing key for user tokens, wrapped as the present one is."""
         key = usertoken.new_signing_key()
         wrapped = wrap(self._cluster_key, key.private_pem, purpose=USER_TOKEN_PURPOSE)
         return TokenKey(key.kid, usertoken.public_jwk(key), wrapped)
@@ -182,7 +185,7 @@ class SigningAuthority:
         ttl_seconds: int,
         token_id: str,
     ) -> str:
-        """A user token, signed by the newest key."""
+        """Return a user token, signed by the newest key."""
         return usertoken.mint(
             self._token_key(),
             cluster=self._cluster,
@@ -198,7 +201,7 @@ class SigningAuthority:
     def sign_ticket(
         self, *, subject: str, generation: int, file_uuid: str, at_ms: int, ttl_seconds: int
     ) -> str:
-        """A ticket to one file, signed by the same key."""
+        """Return a ticket to one file, signed by the same key."""
         return usertoken.mint_ticket(
             self._token_key(),
             cluster=self._cluster,
@@ -214,7 +217,7 @@ class SigningAuthority:
         return SigningKey(kid, unwrap(self._cluster_key, wrapped, purpose=USER_TOKEN_PURPOSE))
 
 
-def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
+def decrypt_authority(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
     """Decrypt the key and return the signer. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

@@ -44,7 +44,7 @@ _DATABASE_MESSAGES_MAX: Final = 10
 
 
 def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
-    """Everything that can be known without its peers. `deep` reads snapshots whole, too.
+    """Check everything that needs no other coordinators. `deep` reads snapshots whole, too.
 
     Raises NotInitialised, Conflict while the coordinator runs.
     """
@@ -75,7 +75,7 @@ def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
         check_secret(findings, handed_over, required=True)
         if files.cluster_key.exists():
             findings.fact(f"{files.cluster_key} is not used: systemd provides the key")
-    elif not files.cluster_key.is_symlink():  # systemd hands it over, and may have taken it away again
+    elif not files.cluster_key.is_symlink():  # systemd provides it, and may have removed it again
         check_secret(findings, files.cluster_key, required=True)
     for path in (files.root_key, files.bundle, files.admin_token, files.genesis):
         check_secret(findings, path, required=False)
@@ -98,7 +98,7 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
 
 
 class _ReadOnlyDirectory:
-    """A log's directory for `recover`, which would mend it: here nothing is mended.
+    """A log's directory for `recover`, which would repair it: here nothing is changed.
 
     See coordinator.storage.log_directory.
     """
@@ -123,10 +123,10 @@ class _ReadOnlyDirectory:
         """Keep a file that a start would remove."""
 
     def sync(self) -> None:
-        """Nothing was changed."""
+        """Do nothing, as nothing was changed."""
 
     def lock(self) -> None:
-        """`while_stopped` does that."""
+        """Do nothing, as `while_stopped` locks."""
 
     def free_bytes(self) -> int:
         return 0
@@ -135,25 +135,25 @@ class _ReadOnlyDirectory:
         return self._path / name
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as no file is open."""
 
 
 class _ReadOnlyFile(OsFile):
-    """A segment that is read alone."""
+    """A segment that is only read."""
 
     __slots__ = ()
 
     def write(self, offset: int, data: bytes) -> None:
-        """A start would write its end once more."""
+        """Skip the write: a start would write its end once more."""
 
     def allocate(self, size_bytes: int) -> None:
-        """A start would."""
+        """Skip the allocation that a start would do."""
 
     def truncate(self, size_bytes: int) -> None:
-        """A start would cut a torn tail."""
+        """Skip the cut: a start would cut a torn tail."""
 
     def sync(self) -> None:
-        """Nothing was changed."""
+        """Do nothing, as nothing was changed."""
 
 
 def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
@@ -182,7 +182,7 @@ def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
 
 
 def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, int] | None:
-    """(index, term) of the last entry in a database that is sound; (0, 0) for one that is not there."""
+    """Return (index, term) of the last entry in a sound database; (0, 0) if there is none."""
     if not files.state.exists():
         findings.fact("database: none; the next start creates it from the log")
         return 0, 0
@@ -237,7 +237,7 @@ def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int,
 def _compare(
     findings: Findings, files: CoordinatorFiles, index: LogIndex, known_term: int, applied: tuple[int, int]
 ) -> None:
-    """Log and database as `coordinator.member.member.recover` takes them at a start."""
+    """Compare log and database, as `coordinator.storage.reopening.recover` does at a start."""
     at, term = applied
     if at < index.first - 1:
         what = f"ends at entry {at}, and the log begins at {index.first}: it was lost or replaced"

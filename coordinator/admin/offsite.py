@@ -50,7 +50,7 @@ ERROR_BYTES_SHOWN: Final = 300
 LISTED: Final = 1000
 PAUSE_S: Final = 1.0  # before the next attempt
 _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
-MARKER: Final = "filestore-offsite"  # a directory without it may be one that nothing is mounted on
+MARKER: Final = "filestore-offsite"  # a directory without it may be an empty mount point
 _SNAPSHOT: Final = r"[0-9]{8}T[0-9]{6}-([0-9]{1,19})\.sqlite"
 _UNFINISHED: Final = r"(\.sha256|\.json)?\.[0-9a-f]{16}\.tmp"
 
@@ -93,7 +93,7 @@ class _Sent:
 
     @property
     def digest(self) -> bytes:
-        """For `sha256sum -c`."""
+        """Return the line for `sha256sum -c`."""
         return f"{self.sha256}  {self.name}\n".encode()
 
 
@@ -101,7 +101,7 @@ class Offsite:
     """The other place of one coordinator's snapshots."""
 
     def __init__(self, files: CoordinatorFiles, config: OffsiteConfig) -> None:
-        """Raises InvalidRequest for a configuration that names no place, or two."""
+        """Use this configuration. Raises InvalidRequest if it names no place, or two."""
         self._files, self._config = files, config
         bucket = {name: getattr(config, name) for name in ("urls", "ca", "token_file", "bucket_id")}
         if bool(config.directory) == any(bucket.values()):
@@ -121,7 +121,7 @@ class Offsite:
             directory = self._files.data / self._config.directory
             await in_thread(partial(_into_directory, directory, sent, self._config.keep))
             return f"directory {directory}"
-        async with _Bucket.opened(self._files.data, self._config) as bucket:
+        async with _Bucket.connected(self._files.data, self._config) as bucket:
             await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
@@ -152,7 +152,7 @@ def read_offsite(files: CoordinatorFiles) -> Offsite | None:
 
 
 def history_of(snapshot: Path) -> str:
-    """The history of the state in a snapshot: drawn at its last restore, before the first its cluster's.
+    """Return the history of a snapshot's state: drawn at its last restore, before the first its cluster's.
 
     No other cluster has it, and no two states of one history differ at one index. Blocks.
     """
@@ -164,7 +164,7 @@ def history_of(snapshot: Path) -> str:
 
 
 def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None:
-    """Blocks until it is durable. Raises Unavailable, WorkStopped, OSError."""
+    """Write a snapshot; block until it is durable. Raises Unavailable, WorkStopped, OSError."""
     _require_place(directory)
     for name in os.listdir(directory):
         if re.fullmatch(rf"\.{re.escape(sent.prefix)}{_SNAPSHOT}{_UNFINISHED}", name):
@@ -178,7 +178,7 @@ def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None
         if sha256_of(making, stop) != sent.sha256:
             raise Unavailable(f"The copy in {directory} differs from what was written.")
         making.replace(target)
-        sync_directory(directory)  # before an older one goes
+        sync_directory(directory)  # before an older one is removed
     except BaseException:
         making.unlink(missing_ok=True)
         raise
@@ -204,7 +204,7 @@ def _require_place(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a link. A directory of that name stays: it is none of ours."""
+    """Remove a file, or a link. A directory of that name is foreign and stays."""
     with suppress(FileNotFoundError, IsADirectoryError):
         path.unlink()
 
@@ -214,7 +214,7 @@ def _note_beside(snapshot: Path) -> Path:
 
 
 def _older(names: Iterable[str], sent: _Sent, keep: int) -> list[str]:
-    """The snapshots of this history that go now that `sent` is there: those before it, but for `keep` - 1."""
+    """Return the snapshots of this history that are too many: earlier ones, except for `keep` - 1."""
     before = []
     for name in names:
         found = re.fullmatch(re.escape(sent.prefix) + _SNAPSHOT, name)
@@ -224,7 +224,7 @@ def _older(names: Iterable[str], sent: _Sent, keep: int) -> list[str]:
 
 
 class _MayPassError(Exception):
-    """An answer that another attempt may not get."""
+    """An error that another attempt may not get."""
 
 
 class _Bucket:
@@ -236,8 +236,8 @@ class _Bucket:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, data: Path, config: OffsiteConfig) -> AsyncIterator["_Bucket"]:
-        """Raises UnsafeSecretFile, and what `read_roots` raises."""
+    async def connected(cls, data: Path, config: OffsiteConfig) -> AsyncIterator["_Bucket"]:
+        """Open the connection. Raises UnsafeSecretFile, and what `read_roots` raises."""
         context, token = await asyncio.to_thread(_credentials, data, config)
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(
@@ -246,16 +246,16 @@ class _Bucket:
             yield cls(http, config)
 
     async def receive(self, sent: _Sent, *, keep: int) -> None:
-        """Store the snapshot and what belongs to it; then remove those that are too many."""
+        """Store the snapshot and its other files; then remove the oldest ones."""
         await self._tried(partial(self._store, f"{sent.name}.sha256", sent.digest))
         await self._tried(partial(self._store, f"{sent.name}.json", sent.note))
         await self._tried(partial(self._store, sent.name, sent.snapshot, sha256=sent.sha256))
         await self._tried(partial(self._remove_older, sent, keep))
 
     async def _tried(self, work: Callable[[str], Awaitable[None]]) -> None:
-        """Do it, all of it again at the next address when something failed that may pass. Raises Unavailable.
+        """Do all the work, again at the next address after a temporary error. Raises Unavailable.
 
-        What an attempt has left that failed half-way expires, or is removed with the others of its name.
+        Remains of a failed attempt expire, or are removed with the others of its name.
         """
         why = ""
         for _ in range(ATTEMPTS):
@@ -285,7 +285,7 @@ class _Bucket:
             await self._call("PUT", place, data=content)
 
     async def _remove_older(self, sent: _Sent, keep: int, url: str) -> None:
-        """Remove files of this token's user alone: others may give theirs any name."""
+        """Remove files of this token's user only: other users may choose the same names."""
         own = await self._call("GET", f"{url}/api/v1/auth/whoami")
         wanted = own["user_id"], self._config.bucket_id
         query = {"filename": sent.prefix, "status": "available", "limit": str(LISTED)}

@@ -1,8 +1,8 @@
 """The operator's commands on one coordinator's directory: bundle, snapshot, restore, begin again.
 
 Blocking, no network. A snapshot is a copy of the database: with the bundle of its cluster it makes a new
-cluster of one coordinator, to which others are added. A damaged coordinator begins again under a new id:
-under the old one it would have forgotten its votes.
+cluster of one coordinator, to which others are added. A damaged coordinator begins again with a new id: with
+the old one it would have forgotten its votes.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ _NEWER_ELSEWHERE = (
     "The later certificates that this directory knew cannot be read. Create a bundle on another "
     "coordinator, and use it to create a new coordinator in its own directory."
 )
-_ASIDE_PREFIX = "damaged-"  # directories of what was moved aside, followed by its name
-_INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
+_ASIDE_PREFIX = "damaged-"  # prefix of directories with replaced files, followed by their name
+_INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of the earlier process here
 _MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
 MOVED_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
@@ -118,10 +118,10 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
 def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path | None:
     """Make a new cluster of this one coordinator from a snapshot.
 
-    Returns where its admin token lies; None when the first admin is disabled, since others have tokens.
+    Returns the path of its admin token; None if the first admin is disabled, since others have tokens.
 
-    Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
-    be none of theirs. It has no certificate if every intermediate that is known has ended. Raises Conflict,
+    Files, users and tokens are those of the snapshot; its coordinators count as removed. The id must not be
+    one of theirs. It has no certificate if every known intermediate has ended. Raises Conflict,
     InvalidRequest.
     """
     files = CoordinatorFiles(data)
@@ -143,7 +143,7 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
             write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
     except BaseException:
         with contextlib.suppress(OSError):
-            for name in set(os.listdir(data)) - before:  # so that it can be tried again
+            for name in set(os.listdir(data)) - before:  # so that it can be repeated
                 _remove(data / name)
         raise
     return files.admin_token if files.admin_token.exists() else None
@@ -176,7 +176,7 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
 
 
 def has_begun_again(data: Path) -> bool:
-    """Whether `begin_again` has set a log and a state aside here."""
+    """Return whether `begin_again` has set a log and a state aside here."""
     return any(data.glob(f"{_ASIDE_PREFIX}*"))
 
 
@@ -213,12 +213,12 @@ def _knows(db: sqlite3.Connection, coordinator_id: str) -> bool:
 
 
 def _opened(state: Path) -> sqlite3.Connection:
-    """While its coordinator runs or not; it is not made when it is missing."""
+    """Open a state file, whether its coordinator runs or not; a missing one is not created."""
     return sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)
 
 
 def own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
-    """A bundle of the present, as this directory knows it. Raises NotInitialised, InvalidRequest."""
+    """Return a current bundle, as this directory knows it. Raises NotInitialised, InvalidRequest."""
     if not files.genesis.exists():
         raise NotInitialised(f"{files.genesis} is missing: {COPY_GENESIS}")
     return Bundle(
@@ -230,9 +230,9 @@ def own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 
 
 def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
-    """The latest of those in the state, and in what a `begin_again` that was interrupted has moved aside.
+    """Return the latest intermediate in the state, and in files set aside by an interrupted `begin_again`.
 
-    None if nothing of it can be read.
+    None if none can be read.
     """
     aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE_PREFIX}*")]
     found = [each for each in map(_newest_intermediate, (files.state, *aside)) if each is not None]
@@ -300,9 +300,9 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
 def _begin_alone(
     files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle, index: int, term: int
 ) -> None:
-    """Make the first changes of the new cluster: another history, and this coordinator is all of it.
+    """Make the first changes of the new cluster: another history, and this coordinator as its only one.
 
-    The log begins behind them.
+    The log begins after them.
     """
     own, at_ms = config.own, now_ms()
     newer = _newer_intermediate(files, bundle) or IntermediateCredential("", b"")
@@ -334,7 +334,7 @@ def _begin_alone(
 
 
 class Bundles:
-    """Bundles that a running coordinator hands to machines which join by a setup token.
+    """Bundles that a running coordinator sends to machines which join by a setup token.
 
     A bundle contains the cluster key. So it is only sent in return for a secret that was made with that key,
     and never through another member: the machine is connected to this process, over TLS.
@@ -345,7 +345,7 @@ class Bundles:
         self._config = config
 
     async def require_of_cluster_key(self, token_id: str, secret: str) -> None:
-        """Raises Unauthorized for a token that has ended, or was made with rights in the API alone."""
+        """Raise Unauthorized for a token that has ended, or was not made with the cluster key."""
         key = await asyncio.to_thread(self._files.read_cluster_key)
         if not is_of_cluster_key(key, token_id, secret, at_s=time.time()):
             raise Unauthorized("a join token that was not made on a coordinator")

@@ -32,8 +32,8 @@ from coordinator.admin.authority import (
     IntermediateCredential,
     SigningAuthority,
     check_intermediate,
+    decrypt_authority,
     make_intermediate,
-    opened,
 )
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
@@ -52,7 +52,7 @@ ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
 COPY_GENESIS = "copy it from another coordinator of this cluster"
 SETUP_BEGUN = "setup.begun"  # of `filestore setup`, which continues with it
-_EMPTY = {"lost+found", SETUP_BEGUN}  # a file system of its own has the first; systemd's key lies elsewhere
+_EMPTY = {"lost+found", SETUP_BEGUN}  # a separate file system has the first; systemd's key is elsewhere
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,9 +78,9 @@ def init_cluster(
     write_quorum: int = 2,
     development: bool = False,
 ) -> Path:
-    """Make a cluster with this coordinator as one of `members`; where the first admin token lies.
+    """Create a cluster with this coordinator as one of `members`; return the path of the first admin token.
 
-    Raises Conflict if the directory holds a coordinator already, InvalidRequest for a bad argument.
+    Raises Conflict if the directory contains a coordinator already, InvalidRequest for a bad argument.
     """
     files = CoordinatorFiles(data)
     _check_arguments(cluster, coordinator_id, members, replicas, write_quorum, development=development)
@@ -102,12 +102,11 @@ def init_cluster(
 def init_from_bundle(
     data: Path, bundle_path: Path, coordinator_id: str, own: CoordinatorRecord | None = None
 ) -> None:
-    """Make another coordinator of the cluster that wrote the bundle.
+    """Create another coordinator of the cluster that wrote the bundle.
 
-    `own` says where it will listen, if it comes later than those that `init` named.
-
-    Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle does not fit.
-    A member that lost its disk must not begin again under its old id: it would forget whom it voted for.
+    `own` has its address, if it is added after `init`. Raises Conflict if the directory contains a
+    coordinator already, InvalidRequest if the bundle does not fit. A member that lost its disk must not begin
+    again with its old id: it would forget its votes.
     """
     check_empty(CoordinatorFiles(data))
     init_with(data, read_bundle(bundle_path), coordinator_id, own)
@@ -124,12 +123,12 @@ def init_with(data: Path, bundle: Bundle, coordinator_id: str, own: CoordinatorR
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Raises InvalidRequest for anything else, UnsafeSecretFile if others could read it."""
+    """Read a bundle. Raises InvalidRequest for anything else, UnsafeSecretFile if others could read it."""
     return bundle_in(read_secret(path), str(path))
 
 
 def bundle_in(data: bytes, source: str) -> Bundle:
-    """The bundle that was encoded. Raises InvalidRequest, naming where it came from."""
+    """Decode a bundle. Raises InvalidRequest, naming its source."""
     try:
         bundle = msgspec.msgpack.decode(data, type=Bundle)
         bootstrap_of(bundle.genesis)
@@ -139,10 +138,9 @@ def bundle_in(data: bytes, source: str) -> Bundle:
 
 
 def read_genesis(files: CoordinatorFiles) -> bytes:
-    """The first entry, as every coordinator keeps it.
+    """Return the first entry, as every coordinator stores it.
 
-    Raises InvalidRequest when it is damaged, or another cluster's; UnsafeSecretFile when others could read
-    it.
+    Raises InvalidRequest if it is damaged, or another cluster's; UnsafeSecretFile if others could read it.
     """
     genesis = read_secret(files.genesis)
     try:
@@ -160,7 +158,7 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
 
 
 def bootstrap_of(genesis: bytes) -> Bootstrap:
-    """The command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
+    """Return the command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
     command = decode_envelope(genesis).command
     if not isinstance(command, Bootstrap):
         raise InvalidRequest("bundle: its first entry does not create a cluster")
@@ -187,9 +185,9 @@ def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None
 
 
 def check_signs(bundle: Bundle) -> None:
-    """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year.
+    """Raise InvalidRequest if this bundle cannot sign a certificate: it may be older than a year.
 
-    Also when the keys that it begins with do not open: it, or the cluster key, is damaged.
+    Also if its keys cannot be decrypted: it, or the cluster key, is damaged.
     """
     command = bootstrap_of(bundle.genesis)
     wrapped = {
@@ -211,7 +209,7 @@ def check_signs(bundle: Bundle) -> None:
 
 
 def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
-    """Return the signer of this bundle: that of the first entry, unless there is a newer one."""
+    """Return the signer of this bundle, from the first entry unless there is a newer one."""
     command = bootstrap_of(bundle.genesis)
     return bundle.intermediate or IntermediateCredential(
         command.intermediate_pem, command.intermediate_wrapped
@@ -221,9 +219,8 @@ def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
 def new_intermediate(data: Path, root_key: Path) -> IntermediateCredential:
     """Create a signer of leaves for another year, which the coordinators must still accept.
 
-    `root_key` is the file that `init` made.
-
-    Raises NotInitialised, UnsafeSecretFile, UnreadableKey; UntrustedCertificate for the key of another root.
+    `root_key` is the file that `init` created. Raises NotInitialised, UnsafeSecretFile, UnreadableKey;
+    UntrustedCertificate for the key of another root.
     """
     files = CoordinatorFiles(data)
     cluster, cluster_key = files.read_config().cluster, files.read_cluster_key()
@@ -234,10 +231,8 @@ def new_intermediate(data: Path, root_key: Path) -> IntermediateCredential:
 def renew_certificate(data: Path, root_key: Path) -> None:
     """Give this coordinator another certificate by an intermediate that is used for nothing else.
 
-    Without one, no coordinator takes the entry that would bring all of them a new intermediate.
-
-    Raises as `new_intermediate` does, and Conflict while the coordinator runs: that one would know nothing
-    of it.
+    Without a certificate, no coordinator accepts the entry with a new intermediate. Raises as
+    `new_intermediate` does, and Conflict while the coordinator runs, which would not notice it.
     """
     files, now = CoordinatorFiles(data), datetime.now(UTC)
     config = files.read_config()
@@ -253,7 +248,7 @@ class AdminDisabled(Conflict):
 
 
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
-    """A token for the first admin, signed with the key that this coordinator holds; works while nothing runs.
+    """Return a token for the first admin, signed with this coordinator's key, without a running process.
 
     Raises AdminDisabled.
     """
@@ -329,7 +324,7 @@ def _check_arguments(
 
 
 def check_empty(files: CoordinatorFiles) -> None:
-    """Raises Conflict if a coordinator is there, or anything else: the directory becomes its own."""
+    """Raise Conflict if the directory has a coordinator or other files: a coordinator needs its own."""
     if files.config.exists() or files.log.exists():
         raise Conflict(f"{files.data} already contains a coordinator, or the remains of a failed `init`")
     if files.data.is_dir() and set(os.listdir(files.data)) - _EMPTY:
@@ -337,7 +332,7 @@ def check_empty(files: CoordinatorFiles) -> None:
 
 
 def prepare(files: CoordinatorFiles) -> None:
-    """Make the directory, for its owner alone."""
+    """Create the directory, for its owner alone."""
     make_directory(files.data)
     files.data.chmod(0o700)
 
@@ -351,7 +346,7 @@ def _genesis(
     *,
     development: bool,
 ) -> tuple[bytes, bytes]:
-    """The encoded first entry, and the root key in PEM."""
+    """Return the encoded first entry, and the root key in PEM."""
     now = datetime.now(UTC)
     root_pem, root_key = new_root(cluster, now=now)
     intermediate = make_intermediate(root_pem, root_key, cluster, cluster_key, now=now)
@@ -390,7 +385,7 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
     finally:
         store.close()
     command = bootstrap_of(bundle.genesis)
-    authority = opened(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
+    authority = decrypt_authority(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
     new_leaf(files, config, functools.partial(authority.sign_leaf, now=datetime.now(UTC)))
     files.write_config(config)
 

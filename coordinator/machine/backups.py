@@ -14,7 +14,7 @@ from metadata.model.records import BACKUP, BackupPage, BackupRecord, Caller, Upl
 from metadata.protocol.commands import CreateBackup, UpdateBackup
 from metadata.protocol.queries import GetBackup, ListBackups
 
-ANCESTORS_MAX = 1000  # of one backup; a restore reads them all
+ANCESTORS_MAX = 1000  # of one backup; a restore reads all of them
 INCREMENTAL = "incremental"
 
 _KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBackup, ListBackups)
@@ -44,17 +44,20 @@ def update(change: Change, command: UpdateBackup) -> BackupRecord:
 
 
 def get(question: Question, query: GetBackup) -> BackupRecord:
-    """The record. Needs read."""
+    """Return the record. Needs read."""
     return kinds.get(question, _KIND, query.caller, query.file_uuid)
 
 
 def list_page(question: Question, query: ListBackups) -> BackupPage:
-    """One page, oldest first: what the caller owns, for admins all; the filters come after access control."""
+    """Return one page, oldest first: what the caller owns, for admins all.
+
+    The filters are applied after access control.
+    """
     return BackupPage(*kinds.list_page(question, _KIND, query))
 
 
 def _parent_after(record: BackupRecord, values: dict[str, Any]) -> str:
-    """The parent that the backup has once `values` are stored. A change to `full` drops it."""
+    """Return the parent that the backup has once `values` are stored. A change to `full` drops it."""
     backup_type: str = values.get("backup_type", record.backup_type)
     stays = record.parent_backup_uuid if backup_type == INCREMENTAL else ""
     parent_uuid: str = values.get("parent_backup_uuid", stays)
@@ -70,7 +73,7 @@ def _check_lineage(backup_type: str, parent_uuid: str) -> None:
 
 
 def _check_parent(change: Change, caller: Caller, file_uuid: str, parent_uuid: str) -> None:
-    """Raises InvalidRequest or Forbidden unless the caller may build the backup `file_uuid` upon this one."""
+    """Raise InvalidRequest or Forbidden unless the caller may build the backup `file_uuid` upon this one."""
     try:
         parent = files.require(change, caller, parent_uuid, Level.READ, BACKUP)
     except NotFound:

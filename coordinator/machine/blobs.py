@@ -1,7 +1,7 @@
 """Blobs: content by its sha256, how many files refer to it, and its end when none does any more.
 
-A blob that no file refers to keeps its replicas for a grace time. Then they are marked for deletion, in one
-change; when the last of its nodes has reported that its own is gone, the blob's row goes.
+A blob that no file refers to keeps its replicas for a grace period. Then they are marked for deletion, in one
+change. When the last of its nodes has reported that its replica is gone, the blob's row is deleted.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from runtime.bounds import TOTAL_BYTES_MAX
 
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
-    """The blob with this content, or None when no file refers to it."""
+    """Return the blob with this content, or None if no file refers to it."""
     row = question.db.execute(
         "SELECT size_bytes, reference_count FROM blobs WHERE sha256 = ? AND reference_count > 0",
         (query.sha256,),
@@ -34,15 +34,15 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
         replicas=holders,
         has_quorum=len(holders) >= write_quorum,
         damaged=[copy.node_id for copy in damaged.of_blob(question.db, query.sha256)],
-        gone=damaged.gone(question.db, query.sha256),
+        gone=damaged.gone_spans(question.db, query.sha256),
     )
 
 
 def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
-    """Check that the log can take content of this size.
+    """Check that the log can store content of this size.
 
-    Raises InvalidRequest when it knows this content with another size: one of the two reports is wrong.
-    Raises PayloadTooLarge when the sum over all blobs would be more than a column can store.
+    Raises InvalidRequest if the log has another size for this content: one of the two reports is wrong.
+    Raises PayloadTooLarge if the sum over all blobs would exceed what a column can store.
     """
     known = db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
     if known is not None and known[0] != size_bytes:
@@ -53,7 +53,7 @@ def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
 
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
-    """Count one more file that refers to this content, which these nodes have (others may have it too)."""
+    """Count one more file with this content, which these nodes have (others may have it too)."""
     quotas.take_back(change.db, sha256)
     (references,) = change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
@@ -69,7 +69,7 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
 
 
 def release(change: Change, sha256: str, bucket_id: str) -> None:
-    """Count one file less that refers to this content, a file of this bucket.
+    """Count one file less with this content, a file of this bucket.
 
     The blob stays until it is collected.
     """
@@ -87,7 +87,7 @@ def release(change: Change, sha256: str, bucket_id: str) -> None:
 
 
 def collect(change: Change, command: Collect) -> Collected:
-    """Mark the replicas of blobs whose grace is over for deletion, the longest released first."""
+    """Mark the replicas of blobs whose grace is over for deletion, those released first."""
     rows = change.db.execute(
         "SELECT sha256, size_bytes FROM blobs WHERE released_at_ms <= ? AND released_at_ms IS NOT NULL"
         " AND collected_at IS NULL ORDER BY released_at_ms, sha256 LIMIT ?",
@@ -103,7 +103,7 @@ def collect(change: Change, command: Collect) -> Collected:
 
 
 def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
-    """Collect from buckets that have more on the disks than their quota, and no more than that excess."""
+    """Collect blobs of buckets that use more on the disks than their quota, up to that excess."""
     blobs = blob_bytes = marked = 0
     for bucket_id, excess_bytes in quotas.over(change.db):
         rows = change.db.execute(
@@ -121,7 +121,7 @@ def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
 
 
 def is_over_quota(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
-    """Whether a CollectOverQuota at this time would find anything: a few looks at indexes."""
+    """Return whether a CollectOverQuota at this time would find anything; reads only indexes."""
     statement = (
         "SELECT EXISTS (SELECT 1 FROM blobs WHERE released_by = ? AND released_by <> ''"
         " AND collected_at IS NULL AND released_at_ms <= ?)"
@@ -137,7 +137,10 @@ def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
 
 
 def _mark_for_deletion(change: Change, sha256: str) -> int:
-    """Mark what is left of a blob for deletion; how many replicas. A blob that no node has goes at once."""
+    """Mark the replicas of a blob for deletion; return how many.
+
+    A blob without replicas is deleted at once.
+    """
     if replicas.forget_unheld(change.db, sha256):
         return 0
     quotas.collect(change.db, sha256)

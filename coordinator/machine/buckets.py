@@ -1,4 +1,4 @@
-"""Buckets: where files lie, with an owner, a quota, and permissions that every file in them inherits."""
+"""Buckets: they contain files, and have an owner, a quota, and permissions that their files inherit."""
 
 import sqlite3
 from typing import Any
@@ -56,7 +56,7 @@ def create(change: Change, command: CreateBucket) -> BucketRecord:
 
 
 def update(change: Change, command: UpdateBucket) -> BucketRecord:
-    """Change name or quota; None leaves them. Needs admin. A quota below what is used only stops new files.
+    """Change name or quota; None leaves them. Needs admin. A quota below the used bytes only stops new files.
 
     The default bucket keeps its name.
     """
@@ -96,12 +96,12 @@ def delete(change: Change, command: DeleteBucket) -> None:
 
 
 def get(question: Question, query: GetBucket) -> BucketRecord:
-    """The record. Needs read, but everybody may look at the default bucket's."""
+    """Return the record. Needs read; every user may read the default bucket's."""
     return _require_shown(question, query.caller, query.bucket_id)
 
 
 def list_uploads(question: Question, query: ListBucketUploads) -> BucketUploadPage:
-    """One page of the uploads that have not ended, partial ones too, oldest first. Needs read.
+    """Return one page of the uploads that have not ended, including partial ones, oldest first. Needs read.
 
     Callers with admin on the bucket see all of them, others their own, also in the default bucket.
     """
@@ -123,7 +123,10 @@ def list_uploads(question: Question, query: ListBucketUploads) -> BucketUploadPa
 
 
 def list_page(question: Question, query: ListBuckets) -> BucketPage:
-    """One page, oldest first: the default bucket, what the caller owns or was granted; for admins all."""
+    """Return one page, oldest first: the default bucket, and those that the caller owns or was granted.
+
+    Admins see all.
+    """
     user = require_user(question.users, query.caller)
     rows = _rows(question, user, query)
     page = rows[: query.limit]
@@ -131,7 +134,7 @@ def list_page(question: Question, query: ListBuckets) -> BucketPage:
 
 
 def require(scope: Change | Question, caller: Caller, bucket_id: str, level: Level) -> BucketRecord:
-    """The bucket, if the caller has `level` on it. Raises Unauthorized, NotFound or Forbidden."""
+    """Return the bucket if the caller has `level` on it. Raises Unauthorized, NotFound or Forbidden."""
     user = require_user(scope.users, caller)
     row = _row(scope.db, bucket_id)
     if row is None:
@@ -142,13 +145,13 @@ def require(scope: Change | Question, caller: Caller, bucket_id: str, level: Lev
 
 
 def _require_shown(question: Question, caller: Caller, bucket_id: str) -> BucketRecord:
-    """The bucket, if the caller may look at it: everybody may at the default one."""
+    """Return the bucket if the caller may see it; every user may see the default one."""
     level = Level.NONE if bucket_id == DEFAULT_BUCKET_ID else Level.READ
     return require(question, caller, bucket_id, level)
 
 
 def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:
-    """Raises Conflict when another bucket has the name."""
+    """Raise Conflict if another bucket has the name."""
     taken = db.execute(
         "SELECT 1 FROM buckets WHERE name = ? AND bucket_id <> ?", (name, bucket_id)
     ).fetchone()
@@ -157,7 +160,7 @@ def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:
 
 
 def _rows(question: Question, user: User, query: ListBuckets) -> list[tuple[Any, ...]]:
-    """The next rows that the user may see, one more than the page holds if there are as many."""
+    """Return the next rows that the user may see, one more than fits the page if there are as many."""
     after = (query.cursor, query.limit + 1)
     if user.is_admin:
         return question.db.execute(

@@ -1,11 +1,11 @@
-"""Burials: which replicas are gone, and since when. Shared by `replicas`, which buries, and `expiry`.
+"""Burials: lost or deleted replicas, and the log index of the loss. Shared by `replicas` and `expiry`.
 
-No reader relies on what it saw before a burial.
+They prevent that a change relies on an earlier observation of a replica that is gone.
 
-Between a look at a node's files and the change that reports what was seen, the node may have dropped them,
+Between a look at a node's files and the change that reports the result, the node may have deleted them,
 because the log ordered it or because they were damaged. The change carries the log index that was known
-before the look; a burial after it refuses the change. Burials are forgotten after a day; then whatever looked
-before the youngest of those that were forgotten is refused.
+before the look; a later burial rejects the change. Burials are forgotten after a day. Then a change is
+rejected if its look was before the youngest forgotten burial.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ RETENTION_MS = 24 * 60 * 60 * 1000
 
 
 def bury(change: Change, sha256: str, node_id: str) -> None:
-    """Record that this node has no such replica any more."""
+    """Record that this node no longer has this replica."""
     change.db.execute(
         "INSERT OR REPLACE INTO burials (sha256, node_id, log_index, at_ms) VALUES (?, ?, ?, ?)",
         (sha256, node_id, change.log_index, change.at_ms),
@@ -26,9 +26,9 @@ def bury(change: Change, sha256: str, node_id: str) -> None:
 
 
 def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
-    """Raises Unavailable when a replica on one of these nodes was buried after `as_of`, or may have been.
+    """Raise Unavailable if a replica on one of these nodes was buried after `as_of`, or may have been.
 
-    With 0 it is not known when somebody looked, so any burial counts.
+    With 0 the time of the look is unknown, so any burial counts.
     """
     (floor,) = db.execute("SELECT burial_floor FROM cluster").fetchone()
     if 0 < as_of < floor:
@@ -42,9 +42,9 @@ def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], a
 
 
 def purge(change: Change, rows_max: int) -> int:
-    """Forget the oldest burials whose time is over; how many.
+    """Forget the oldest burials whose time is over; return how many.
 
-    What was seen of blobs before the last of them does not count any more.
+    Observations of blobs before the last of them do not count any more.
     """
     until_ms = change.at_ms - RETENTION_MS
     oldest = "FROM burials WHERE at_ms <= ? ORDER BY at_ms, log_index, sha256, node_id LIMIT ?"

@@ -1,4 +1,4 @@
-"""The cluster itself: how it begins, its coordinators, and the view of it that every node follows."""
+"""The cluster itself: its first entry, its coordinators, and the view that every node follows."""
 
 import json
 import sqlite3
@@ -31,7 +31,7 @@ KEYS_MAX: Final = 16  # of user tokens, valid at once
 
 
 def bootstrap(change: Change, command: Bootstrap) -> None:
-    """The first entry of every log: cluster row, members, keys, first admin, default bucket."""
+    """Apply the first entry of every log: cluster row, members, keys, first admin, default bucket."""
     db, at_ms = change.db, change.at_ms
     assert change.log_index == 1, "a cluster begins once"
     db.execute(
@@ -77,9 +77,9 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
 def record_restore(change: Change, command: RecordRestore) -> None:
     """Begin another history: the first change of a restored cluster, which never passes through a log.
 
-    The members of an upload refuse epochs below the highest that they have seen. So unfinished uploads go on
-    in epochs by the clock, which no forgotten takeover has reached. A replica that was marked for deletion
-    may be the only one by now: those are kept that no garbage collection has marked.
+    The members of an upload reject epochs below the highest that they have seen. So the epochs of unfinished
+    uploads now follow the clock, beyond any takeover that the restore forgot. A replica that was marked for
+    deletion may be the only one by now. So all marks are removed, except those of garbage collection.
     """
     db, at_ms = change.db, change.at_ms
     db.execute(
@@ -99,7 +99,7 @@ def record_restore(change: Change, command: RecordRestore) -> None:
 def add_intermediate(change: Change, command: AddIntermediate) -> None:
     """Add an intermediate certificate. Admin only.
 
-    It becomes the newest of its kind, whatever the clock says: the newest is the one in use.
+    It becomes the newest of its kind, independent of the clock: the newest one is in use.
     """
     require_admin(change.users, command.caller)
     _store_intermediate(change, command.pem, command.wrapped)
@@ -108,7 +108,7 @@ def add_intermediate(change: Change, command: AddIntermediate) -> None:
 def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
     """Add a key that signs user tokens; the other keys end. Admin only.
 
-    It becomes the newest of its kind, whatever the clock says.
+    It becomes the newest of its kind, independent of the clock.
     """
     require_admin(change.users, command.caller)
     db, ends_at_ms = change.db, change.at_ms + command.grace_ms
@@ -147,7 +147,7 @@ def end_keys(change: Change) -> None:
 
 
 def get_view(question: Question, query: GetView) -> ClusterView:
-    """The view of the cluster: what every node must know to serve."""
+    """Return the view of the cluster: everything that a node must know to serve."""
     del query
     db = question.db
     name, root_pem, replicas, write_quorum, development = db.execute(
@@ -181,7 +181,7 @@ def get_view(question: Question, query: GetView) -> ClusterView:
 
 
 def raise_rules(change: Change, command: RaiseRules) -> int:
-    """Put these rules in force from the next command on, but never older ones than before; those in force."""
+    """Put these rules in force from the next command on, but never older ones; return those in force."""
     version = max(command.version, rules_in_force(change.db))
     change.db.execute("UPDATE rules SET version = ?", (version,))
     return version
@@ -200,8 +200,8 @@ def _store_intermediate(change: Change, pem: str, wrapped: bytes) -> None:
 def record_coordinators(change: Change, command: RecordCoordinators) -> None:
     """Replace the list of members of the Raft group; a member that is not in it becomes a tombstone for ever.
 
-    A removed member that came back under its id would have forgotten its votes, and a certificate that names
-    it must stay rejected.
+    A removed member that came back with its id would have forgotten its votes, and its certificate must stay
+    rejected.
     """
     change.db.execute("UPDATE coordinators SET role = ?", (REMOVED,))
     change.db.executemany(
@@ -214,7 +214,7 @@ def record_coordinators(change: Change, command: RecordCoordinators) -> None:
 
 
 def _members(db: sqlite3.Connection) -> list[CoordinatorRecord]:
-    """Voters and learners, by id."""
+    """Return voters and learners, by id."""
     rows = db.execute(
         "SELECT coordinator_id, address, peer_port, api_port, role FROM coordinators WHERE role <> ?"
         " ORDER BY coordinator_id",
@@ -227,7 +227,7 @@ def _members(db: sqlite3.Connection) -> list[CoordinatorRecord]:
 
 
 def _removed_members(db: sqlite3.Connection) -> list[str]:
-    """Ids that were members once."""
+    """Return the ids of former members."""
     rows = db.execute(
         "SELECT coordinator_id FROM coordinators WHERE role = ? ORDER BY coordinator_id", (REMOVED,)
     ).fetchall()

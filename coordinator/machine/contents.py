@@ -20,7 +20,7 @@ _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
 
 def get(question: Question, query: GetContent | GetTicketContent) -> ContentRecord:
-    """The record and the nodes that have the bytes. Needs read."""
+    """Return the record and the nodes that have the bytes. Needs read."""
     row = files.require(question, query.caller, query.file_uuid, Level.READ)
     check_available(row)
     (due_at_ms,) = question.db.execute(
@@ -33,7 +33,7 @@ def get(question: Question, query: GetContent | GetTicketContent) -> ContentReco
 
 
 def check_available(row: files.FileRow) -> None:
-    """Raises Gone or NotAvailable unless the content can be read now."""
+    """Raise Gone or NotAvailable unless the content can be read now."""
     if row.status == "tombstoned":
         raise Gone("The retention period of this file has passed.")
     if row.status != "available":
@@ -41,7 +41,7 @@ def check_available(row: files.FileRow) -> None:
 
 
 def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
-    """The record of an available file with its replicas, by node id."""
+    """Return the record of an available file with its replicas, by node id."""
     row = db.execute(
         f"SELECT {files.FILE_COLUMNS}, f.available_at_ms FROM files f WHERE f.file_uuid = ?", (file_uuid,)
     ).fetchone()
@@ -51,7 +51,7 @@ def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
 
 
 def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
-    """Store what finished content says of itself: the md5 of a VM image, the manifest of a project file."""
+    """Store the properties of finished content: the md5 of a VM image, the manifest of a project file."""
     if row.kind == VM:
         change.db.execute("UPDATE vms SET md5 = ? WHERE sequence = ?", (command.md5, row.sequence))
     elif row.kind == PROJECT_FILE and command.manifest is not None:
@@ -59,7 +59,7 @@ def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> Non
 
 
 def make_available(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
-    """The file has this content from now on."""
+    """Make the file available with this content."""
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     patch_offset = None if command.patch_offset is UNSET else command.patch_offset
     change.db.execute(
@@ -76,7 +76,7 @@ def make_available(change: Change, row: files.FileRow, command: CompleteUpload) 
 
 
 def require_quorum(change: Change, node_ids: list[str]) -> None:
-    """Raises Unavailable unless these are nodes, each once, and enough."""
+    """Raise Unavailable unless these are nodes, each once, and enough."""
     write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
     known = known_nodes(change, node_ids)
     if known != len(node_ids) or known < write_quorum:
@@ -84,7 +84,7 @@ def require_quorum(change: Change, node_ids: list[str]) -> None:
 
 
 def require_quota(change: Change, bucket_id: str, size_bytes: int) -> None:
-    """Raises PayloadTooLarge when the content of the bucket may not become so much more."""
+    """Raise PayloadTooLarge if the content of the bucket may not grow by this many bytes."""
     quota_bytes, used_bytes = change.db.execute(
         "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
     ).fetchone()
@@ -93,16 +93,16 @@ def require_quota(change: Change, bucket_id: str, size_bytes: int) -> None:
 
 
 def known_nodes(change: Change, node_ids: list[str]) -> int:
-    """How many of these are nodes of the cluster."""
+    """Return how many of these are nodes of the cluster."""
     marks = ", ".join("?" * len(node_ids))
     statement = f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})"
     return int(change.db.execute(statement, node_ids).fetchone()[0])
 
 
 def get_manifest(question: Question, query: GetManifest) -> Manifest:
-    """The manifest of a project file whose upload has ended, after its retention too. Needs read.
+    """Return the manifest of a project file whose upload has ended, also after its retention. Needs read.
 
-    A file in which nobody read an archive has the archive `other`.
+    A file without a readable archive has the archive `other`.
     """
     row = files.require(question, query.caller, query.file_uuid, Level.READ, PROJECT_FILE)
     if row.status in ("pending", "uploading"):
@@ -114,7 +114,7 @@ def get_manifest(question: Question, query: GetManifest) -> Manifest:
 
 
 def store_manifest(change: Change, sequence: int, manifest: Manifest) -> None:
-    """Store what was found in the content of the file with this sequence, once."""
+    """Store the manifest of the file with this sequence, once."""
     change.db.execute(
         "INSERT INTO manifests (sequence, document) VALUES (?, ?)",
         (sequence, _encode_manifest(manifest).decode()),

@@ -1,11 +1,11 @@
 """Damaged copies: what nodes have in quarantine, and which bytes are known to be wrong there.
 
-A damaged copy is no replica and counts for nothing. But what is wrong in one copy may be sound in another, so
-the log remembers which nodes have one. Bytes that are wrong in every copy of a blob that no node has whole
-are *gone*; everything else of it can be read, and while nothing of it is gone it can be made whole again.
+A damaged copy is no replica and counts for nothing. But bytes that are wrong in one copy may be sound in
+another, so the log remembers which nodes have one. Bytes that are wrong in every copy of a blob that no node
+has whole are *gone*. All other bytes can be read, and while none is gone the blob can be made whole again.
 
-What is not known to be wrong may be wrong all the same: a copy is read to its end only after it was reported.
-So `gone` never contains too much, and may contain too little.
+Bytes that are not known to be wrong may be wrong nevertheless: a copy is read to its end only after it was
+reported. So `gone` never contains too much, and may contain too little.
 """
 
 import json
@@ -18,8 +18,8 @@ from metadata.model.replica_records import DamagedBlob, DamagedCopy, DamagedPage
 from metadata.protocol.queries import ListDamagedBlobs, ListDamagedCopies, ListLastSources
 from runtime.bounds import Span
 
-FILES_SHOWN_MAX: Final = 10  # of those that have the same content
-LAST_SOURCES_MAX: Final = 1_000  # copies of one node that are looked at for one answer
+FILES_SHOWN_MAX: Final = 10  # of those with the same content
+LAST_SOURCES_MAX: Final = 1_000  # copies of one node that are examined for one answer
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -27,14 +27,14 @@ def note(change: Change, sha256: str, node_id: str, spans: Sequence[Span]) -> No
     """Record that this node has a damaged copy of a known blob; `recount` of the blob follows."""
     change.db.execute(
         "INSERT OR REPLACE INTO damaged_copies (sha256, node_id, spans) VALUES (?, ?, ?)",
-        (sha256, node_id, _encode(joined(spans))),
+        (sha256, node_id, _encode(join_spans(spans))),
     )
 
 
 def forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Record that this node has no damaged copy any more; whether it had one.
+    """Record that this node no longer has a damaged copy; return whether it had one.
 
-    It may be gone, or a replica has taken its place. `recount` of the blob follows.
+    The copy may be gone, or a replica has replaced it. `recount` of the blob follows.
     """
     removed = db.execute(
         "DELETE FROM damaged_copies WHERE sha256 = ? AND node_id = ?", (sha256, node_id)
@@ -43,12 +43,12 @@ def forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def refresh(db: sqlite3.Connection, sha256: str, *, is_unheld: bool) -> None:
-    """Bring what is gone of one blob up to date. `is_unheld`: files need it, and no node has it whole."""
+    """Update the gone bytes of one blob. `is_unheld`: files need it, and no node has it whole."""
     copies = of_blob(db, sha256) if is_unheld else []
     if not copies:
         db.execute("DELETE FROM damaged_blobs WHERE sha256 = ?", (sha256,))
         return
-    gone = wrong_in_all([copy.spans for copy in copies])
+    gone = common_spans([copy.spans for copy in copies])
     db.execute(
         "INSERT OR REPLACE INTO damaged_blobs (sha256, gone, gone_bytes) VALUES (?, ?, ?)",
         (sha256, _encode(gone), size_of(gone)),
@@ -56,21 +56,21 @@ def refresh(db: sqlite3.Connection, sha256: str, *, is_unheld: bool) -> None:
 
 
 def of_blob(db: sqlite3.Connection, sha256: str) -> list[DamagedCopy]:
-    """The damaged copies of a blob, by node."""
+    """Return the damaged copies of a blob, by node."""
     rows = db.execute(
         "SELECT node_id, spans FROM damaged_copies WHERE sha256 = ? ORDER BY node_id", (sha256,)
     ).fetchall()
     return [DamagedCopy(node_id=node_id, spans=_decode(spans)) for node_id, spans in rows]
 
 
-def gone(db: sqlite3.Connection, sha256: str) -> list[Span]:
-    """The bytes of a blob that no copy has."""
+def gone_spans(db: sqlite3.Connection, sha256: str) -> list[Span]:
+    """Return the bytes of a blob that no copy has."""
     row = db.execute("SELECT gone FROM damaged_blobs WHERE sha256 = ?", (sha256,)).fetchone()
     return [] if row is None else _decode(row[0])
 
 
 def list_page(question: Question, query: ListDamagedBlobs) -> DamagedPage:
-    """Blobs that no node has whole, by sha256: those of which bytes are gone, or those of which none is."""
+    """Return blobs that no node has whole, by sha256: either those with gone bytes, or those without."""
     rows = question.db.execute(
         "SELECT d.sha256, b.size_bytes, d.gone FROM damaged_blobs d JOIN blobs b ON b.sha256 = d.sha256"
         " WHERE (d.gone_bytes > 0) = ? AND d.sha256 > ? ORDER BY d.sha256 LIMIT ?",
@@ -82,7 +82,7 @@ def list_page(question: Question, query: ListDamagedBlobs) -> DamagedPage:
 
 
 def list_copies(question: Question, query: ListDamagedCopies) -> list[str]:
-    """The blobs of which a node has damaged copies, by sha256."""
+    """Return the sha256 of a node's damaged copies, ascending."""
     rows = question.db.execute(
         "SELECT sha256 FROM damaged_copies WHERE node_id = ? AND sha256 > ? ORDER BY sha256 LIMIT ?",
         (query.node_id, query.after, query.limit),
@@ -91,7 +91,7 @@ def list_copies(question: Question, query: ListDamagedCopies) -> list[str]:
 
 
 def list_last_sources(question: Question, query: ListLastSources) -> list[DamagedBlob]:
-    """Blobs of which a node's damaged copy has bytes that no other copy has."""
+    """Return blobs with bytes that only a node's damaged copy has."""
     return last_sources(question.db, query.node_id, query.limit)
 
 
@@ -108,7 +108,7 @@ def last_sources(db: sqlite3.Connection, node_id: str, limit: int) -> list[Damag
 
 
 def clear(db: sqlite3.Connection, node_id: str, rows_max: int) -> list[str]:
-    """Forget at most `rows_max` copies of a node that is gone; the blobs. `recount` of these follows."""
+    """Forget up to `rows_max` copies of a removed node; return their blobs. `recount` of these follows."""
     rows = db.execute(
         "SELECT sha256 FROM damaged_copies WHERE node_id = ? ORDER BY sha256 LIMIT ?", (node_id, rows_max)
     ).fetchall()
@@ -118,12 +118,12 @@ def clear(db: sqlite3.Connection, node_id: str, rows_max: int) -> list[str]:
 
 
 def has_copies(db: sqlite3.Connection, node_id: str) -> bool:
-    """Whether this node has a damaged copy of anything."""
+    """Return whether this node has a damaged copy."""
     row = db.execute("SELECT 1 FROM damaged_copies WHERE node_id = ? LIMIT 1", (node_id,)).fetchone()
     return row is not None
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
+def join_spans(spans: Sequence[Span]) -> list[Span]:
     """Return the same bytes as ascending spans that do not touch."""
     found: list[Span] = []
     for start, stop in sorted(spans):
@@ -136,21 +136,21 @@ def joined(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def wrong_in_all(copies: Sequence[Sequence[Span]]) -> list[Span]:
-    """The bytes that are in the spans of every copy. There must be one copy at least."""
-    common = joined(copies[0])
+def common_spans(copies: Sequence[Sequence[Span]]) -> list[Span]:
+    """Return the bytes that are in the spans of every copy. There must be at least one copy."""
+    common = join_spans(copies[0])
     for spans in copies[1:]:
-        common = _intersection(common, joined(spans))
+        common = _intersection(common, join_spans(spans))
     return common
 
 
 def size_of(spans: Sequence[Span]) -> int:
-    """How many bytes the spans have."""
+    """Return how many bytes the spans have."""
     return sum(stop - start for start, stop in spans)
 
 
 def _intersection(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
-    """The bytes that are in both; each is ascending and does not overlap itself."""
+    """Return the bytes in both; each is ascending and does not overlap itself."""
     found: list[Span] = []
     at = 0
     for start, stop in left:
@@ -164,7 +164,7 @@ def _intersection(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
 
 
 def _without(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
-    """The bytes that are in the first and not in the second; both as `joined` has them."""
+    """Return the bytes in the first and not in the second; both as `join_spans` returns them."""
     if not spans:
         return []
     edges = [0, *(edge for span in removed for edge in span), max(stop for _, stop in spans)]
@@ -176,8 +176,8 @@ def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_i
     copies = of_blob(db, sha256)
     others = [copy.spans for copy in copies if copy.node_id != node_id]
     own = next(copy.spans for copy in copies if copy.node_id == node_id)
-    needed = wrong_in_all(others) if others else [(0, size_bytes)]
-    return bool(_without(needed, joined(own)))
+    needed = common_spans(others) if others else [(0, size_bytes)]
+    return bool(_without(needed, join_spans(own)))
 
 
 def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> DamagedBlob:

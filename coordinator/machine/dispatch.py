@@ -1,6 +1,6 @@
-"""Which function applies which command, and which answers which query.
+"""Maps each command to the function that applies it, and each query to the one that answers it.
 
-Replies are encoded here, and a command that comes twice is applied once.
+Replies are encoded here, and a repeated command is applied once.
 """
 
 import sqlite3
@@ -13,13 +13,13 @@ from ca.errors import FilestoreError
 from coordinator.machine import (
     backups,
     blobs,
+    bucket_lists,
     buckets,
     cluster,
     contents,
     damaged,
     expiry,
     files,
-    folders,
     jobs,
     join_tokens,
     nodes,
@@ -133,9 +133,9 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListBackups: backups.list_page,
     queries.GetBucket: buckets.get,
     queries.ListBuckets: buckets.list_page,
-    queries.ListBucketFiles: files.list_bucket,
-    queries.ListFolderFiles: files.list_bucket,
-    queries.ListFolders: folders.list_page,
+    queries.ListBucketFiles: bucket_lists.list_files,
+    queries.ListFolderFiles: bucket_lists.list_files,
+    queries.ListFolders: bucket_lists.list_folders,
     queries.ListBucketUploads: buckets.list_uploads,
     queries.ListPermissions: permissions.list_page,
     queries.ListPublicTokens: public_tokens.list_page,
@@ -151,7 +151,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListNodeUploads: upload_places.list_of_node,
     queries.ListReplicasToDelete: replica_lists.list_to_delete,
     queries.ListReplicas: replica_lists.list_held,
-    queries.KnownReplicas: replica_lists.known,
+    queries.KnownReplicas: replica_lists.list_known,
     queries.ListShortBlobs: replica_lists.list_short,
     queries.ListSurplus: replica_lists.list_surplus,
     queries.GetReplicaCounts: replica_lists.counts,
@@ -169,8 +169,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Batch:
     """Commands that are applied inside one transaction of the caller's, in the order of the log.
 
-    What they all look at is read once and written once. `end` comes before the commit. `is_long`: one of them
-    was of LONG_COMMANDS.
+    Rows that all of them need are read once and written once. `end` comes before the commit. `is_long`: one
+    of them was of LONG_COMMANDS.
     """
 
     __slots__ = ("_db", "_sessions", "_users", "is_long")
@@ -182,10 +182,10 @@ class Batch:
         self.is_long = False
 
     def apply(self, log_index: int, envelope: Envelope) -> bytes:
-        """Apply one log entry; the encoded Reply.
+        """Apply one log entry; return the encoded Reply.
 
-        A command that was applied before under the same session and sequence changes nothing and replies
-        the same.
+        A command that was applied before with the same session and sequence changes nothing and gets the same
+        reply.
         """
         change = Change(self._db, log_index, envelope.at_ms, self._users, self._sessions)
         self.is_long |= isinstance(envelope.command, commands.LONG_COMMANDS)
@@ -202,12 +202,12 @@ class Batch:
         return reply
 
     def end(self) -> None:
-        """Write what is not written yet."""
+        """Write the pending rows."""
         self._sessions.flush()
 
 
 def answer(db: sqlite3.Connection, at_ms: int, query: queries.AnyQuery) -> bytes:
-    """The encoded Reply to a query; `at_ms` is the time of the coordinator that answers."""
+    """Return the encoded Reply to a query; `at_ms` is the time of the coordinator that answers."""
     try:
         value = _QUERIES[type(query)](Question(db, at_ms, Users(db)), query)
     except FilestoreError as refusal:

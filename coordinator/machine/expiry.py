@@ -1,14 +1,14 @@
 """Expire records whose time has passed: uploads, files, permissions, tokens, burials, replaced token keys.
 
 The full list is: uploads, the retention of files, tombstones, permissions, public and join tokens, burials,
-and replaced keys of user tokens. All are found by an index on the time at which they are due, and a command
-looks at a bounded number of rows. `files.due_at_ms` is when a file's next step is: an available one becomes
-tombstoned at the end of its retention, a tombstoned one goes a tombstone period later.
+and replaced keys of user tokens. An index on the due time finds them, and a command looks at a bounded number
+of rows. `files.due_at_ms` is the time of a file's next step: an available file becomes tombstoned at the end
+of its retention, and is deleted a tombstone period later.
 
-A backup that another builds on stays in its place: it is not tombstoned while one of those is not, and it
-goes after all of them. Where it is met it is put off for an hour, so that it does not stand in the way of
-others; an upload put off may go on meanwhile. Of steps that are due at once the newest file's is first: a
-backup is newer than the one that it builds on, so a chain that is due, or was put off, ends in one go.
+A backup is not tombstoned while another one builds on it that is not tombstoned, and it is deleted after all
+of those. Until then it is postponed for an hour, so that it does not block others. A postponed upload may be
+resumed meanwhile. Of steps that are due at once the newest file's is first: a backup is newer than its
+parent, so a chain that is due, or was postponed, ends in one go.
 """
 
 import sqlite3
@@ -25,8 +25,8 @@ from metadata.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
 PUT_OFF_MS = HOUR_MS
-PUBLIC_TOKEN_RETENTION_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
-JOIN_TOKEN_RETENTION_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
+PUBLIC_TOKEN_RETENTION_MS = 30 * 24 * HOUR_MS  # after its end: for this time it answers gone, then not found
+JOIN_TOKEN_RETENTION_MS = 24 * HOUR_MS  # after its end: an admin can see its use for this time
 CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wanted
 
 _DUE = (
@@ -42,13 +42,13 @@ _DUE = (
 
 
 class _Room(Struct):
-    """How many rows this command may still look at."""
+    """How many more rows this command may look at."""
 
     rows: int
 
 
 def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
-    """Whether an Expire at this time would find anything: a few looks at indexes."""
+    """Return whether an Expire at this time would find anything; reads only indexes."""
     times = {
         "now": at_ms,
         "public_tokens": at_ms - PUBLIC_TOKEN_RETENTION_MS,
@@ -59,9 +59,9 @@ def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
 
 
 def expire(change: Change, command: Expire) -> Expired:
-    """End what is due, the rows that go with it counted; the last file may go beyond the bound with its own.
+    """End what is due, including the rows that depend on it; the last file may exceed the bound.
 
-    `more` is false when nothing is left that is due.
+    `more` is false if nothing more is due.
     """
     room = _Room(min(command.rows_max, EXPIRE_ROWS_MAX))
     at_ms = change.at_ms
@@ -111,7 +111,7 @@ def _end_uploads(change: Change, room: _Room) -> int:
 
 
 def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int]:
-    """End files whose step is due: how many became tombstoned, and how many went."""
+    """End files whose step is due; return how many were tombstoned, and how many were deleted."""
     retained = tombstones = 0
     while rows := _next(
         change.db,
@@ -135,7 +135,7 @@ def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int
 
 
 def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: int) -> int:
-    """1 if it is tombstoned now, 0 if it was put off."""
+    """Return 1 if it is tombstoned now, 0 if it was postponed."""
     if _is_wanted(change.db, file):
         _put_off(change, room, file)
         return 0
@@ -164,23 +164,23 @@ def _remove(change: Change, room: _Room, file: files.FileRow) -> None:
 
 
 def _is_parent(db: sqlite3.Connection, file: files.FileRow) -> bool:
-    """Whether another backup builds on this one."""
+    """Return whether another backup builds on this one."""
     return bool(_children(db, file, 1))
 
 
 def _is_part(db: sqlite3.Connection, file: files.FileRow) -> bool:
-    """Whether it is a part of a final upload, and goes with that."""
+    """Return whether it is a part of a final upload, which ends it."""
     return file.kind == PARTIAL and files.final_of(db, file.file_uuid) != ""
 
 
 def _is_wanted(db: sqlite3.Connection, file: files.FileRow) -> bool:
-    """Whether another backup that is not tombstoned itself builds on this one."""
+    """Return whether another backup builds on this one that is not tombstoned itself."""
     states = _children(db, file, CHILDREN_LOOKED_AT)
     return len(states) == CHILDREN_LOOKED_AT or any(status != "tombstoned" for status in states)
 
 
 def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> list[str]:
-    """The states of backups that build on this one, the oldest first."""
+    """Return the states of backups that build on this one, the oldest first."""
     if file.kind != BACKUP:
         return []
     rows = db.execute(
@@ -192,7 +192,7 @@ def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> li
 
 
 def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int) -> int:
-    """Delete the rows of a table that ended by then, oldest end first; how many."""
+    """Delete the rows of a table that ended by then, oldest end first; return how many."""
     if room.rows <= 0:
         return 0
     deleted = db.execute(
@@ -205,7 +205,7 @@ def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int) -> i
 
 
 def _delete_join_tokens(db: sqlite3.Connection, room: _Room, until_ms: int) -> int:
-    """Delete the tokens that ended by then, with what is known of their joins; how many."""
+    """Delete the tokens that ended by then, with the records of their joins; return how many."""
     deleted = 0
     rows = _next(
         db,
@@ -231,5 +231,5 @@ def _end_burials(change: Change, room: _Room) -> int:
 
 
 def _next(db: sqlite3.Connection, room: _Room, statement: str, until_ms: int) -> list[tuple[Any, ...]]:
-    """The rows that are due and that there is room for."""
+    """Return the rows that are due, as far as there is room."""
     return db.execute(statement, (until_ms, room.rows)).fetchall() if room.rows > 0 else []

@@ -1,9 +1,9 @@
-"""The row that every stored file has, of whatever kind.
+"""The row that every stored file has, of any kind.
 
-Here it is created, found with permission, and removed; and the files of a bucket are listed.
+This module creates it, finds it if the caller has permission, and removes it; and it lists the files of a
+bucket.
 """
 
-import json
 import sqlite3
 from typing import Any
 
@@ -15,26 +15,19 @@ from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
-    level_on_bucket,
     level_on_file,
-    own_or_granted,
     require_bucket_level,
     require_file_level,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import (
-    LIST_SCAN_MAX,
     Condition,
-    Listing,
-    Row,
-    file_filters,
-    read_page,
 )
 from metadata.model import rules
-from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
+from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller
 from metadata.protocol.commands import DeleteFile, UpdateFile
-from metadata.protocol.queries import BucketFilesQuery, CheckNewFile, ListFolderFiles
+from metadata.protocol.queries import CheckNewFile
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
@@ -278,27 +271,6 @@ def remove(change: Change, row: FileRow) -> int:
     return parts
 
 
-def list_bucket(question: Question, query: BucketFilesQuery) -> FilePage:
-    """One page of the files in a bucket or in a folder of it, oldest first. Needs read on the bucket.
-
-    Of the default bucket everybody sees what it owns, and what was granted on the file itself.
-    """
-    user = require_user(question.users, query.caller)
-    bucket = question.db.execute(
-        "SELECT owner_id FROM buckets WHERE bucket_id = ?", (query.bucket_id,)
-    ).fetchone()
-    if bucket is None:
-        raise NotFound("There is no such bucket.")
-    held = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
-    wanted = _wanted(query)
-    if held < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
-        rows, next_cursor = _shared_page(question, user, query, wanted)
-    else:
-        require_bucket_level(question, user, Level.READ, owner_id=bucket[0], bucket_id=query.bucket_id)
-        rows, next_cursor = _bucket_page(question.db, query, wanted)
-    return FilePage([FileRecord(**fields_of(row), kind=row[-2]) for row in rows], next_cursor)
-
-
 def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
     """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
     return {
@@ -316,84 +288,3 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "due_at_ms": UNSET if row[11] is None else row[11],
         "path": UNSET if row[12] is None else folders.path_of(row[12]),
     }
-
-
-class _Wanted(Struct, frozen=True):
-    """The files that a list of a bucket is of. `folder`: the one folder that they are in, "" for any."""
-
-    folder: str
-    filters: tuple[Condition, ...]
-
-
-def _wanted(query: BucketFilesQuery) -> _Wanted:
-    filters = (_IS_FILE, *file_filters(query))
-    if not isinstance(query, ListFolderFiles):
-        return _Wanted("", filters)
-    if query.is_recursive:
-        return _Wanted("", (*filters, folders.below(query.path)) if query.path else filters)
-    return _Wanted(query.path, filters) if query.path else _Wanted("", (*filters, folders.AT_TOP))
-
-
-def _bucket_page(db: sqlite3.Connection, query: BucketFilesQuery, wanted: _Wanted) -> tuple[list[Row], int]:
-    in_bucket = Condition("f.bucket_id = ?", (query.bucket_id,))
-    in_folder = Condition("p.bucket_id = ? AND p.path = ?", (query.bucket_id, folders.key_of(wanted.folder)))
-    listing = Listing(
-        columns=f"{FILE_COLUMNS}, f.kind, f.sequence",
-        table="file_paths p" if wanted.folder else "files f",
-        joined="CROSS JOIN files f ON f.sequence = p.sequence" if wanted.folder else "",
-        sequence="p.sequence" if wanted.folder else "f.sequence",
-        candidates=(in_folder if wanted.folder else in_bucket,),
-        filters=wanted.filters,
-    )
-    return read_page(db, listing, cursor=query.cursor, limit=query.limit)
-
-
-def _shared_page(
-    question: Question, user: User, query: BucketFilesQuery, wanted: _Wanted
-) -> tuple[list[Row], int]:
-    """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
-    filters = (own_or_granted(question, user), *wanted.filters)
-    if wanted.folder:  # a permission may be on a file of another folder
-        in_folder = f"{folders.PATH_COLUMN} = ?"
-        filters = (*filters, Condition(in_folder, (folders.key_of(wanted.folder),)))
-    conditions = " AND ".join(condition.sql for condition in filters)
-    statement = (
-        f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"
-        f" WHERE f.sequence IN (SELECT value FROM json_each(?)) AND {conditions} ORDER BY f.sequence"
-    )
-    values = tuple(value for condition in filters for value in condition.values)
-    found: list[Row] = []
-    looked_at, after = 0, query.cursor
-    while looked_at < LIST_SCAN_MAX:
-        rows_max = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
-        window = _shared_sequences(question.db, user, query.bucket_id, wanted.folder, after, rows_max)
-        found += question.db.execute(statement, (json.dumps(window), *values)).fetchall()
-        if len(found) > query.limit:
-            return found[: query.limit], found[query.limit - 1][-1]
-        if len(window) < rows_max:
-            return found, 0
-        looked_at, after = looked_at + rows_max, window[-1]
-    return found, after
-
-
-def _shared_sequences(
-    db: sqlite3.Connection, user: User, bucket_id: str, folder: str, after: int, rows_max: int
-) -> list[int]:
-    """The next files that the user owns there, or that a permission of its principals is or was on.
-
-    Each part is in the order of an index, so SQLite merges them without reading more than it answers.
-    """
-    owned, owned_values = "FROM files WHERE bucket_id = ? AND owner_id = ?", [bucket_id, user.user_id]
-    if folder:
-        owned = "FROM file_paths WHERE bucket_id = ? AND owner_id = ? AND path = ?"
-        owned_values.append(folders.key_of(folder))
-    granted = (
-        " UNION SELECT file_sequence FROM file_permissions"
-        " WHERE principal = ? AND bucket_id = ? AND file_sequence > ?"
-    )
-    values = [value for principal in user.principals for value in (principal, bucket_id, after)]
-    rows = db.execute(
-        f"SELECT sequence {owned} AND sequence > ?{granted * len(user.principals)} ORDER BY 1 LIMIT ?",
-        (*owned_values, after, *values, rows_max),
-    ).fetchall()
-    return [sequence for (sequence,) in rows]

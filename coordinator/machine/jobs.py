@@ -12,7 +12,7 @@ from metadata.model.records import SCHEDULE, JobRunPage, JobRunRecord
 from metadata.protocol.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
 from metadata.protocol.queries import GetJobRun, GetLastRuns, ListJobRuns
 
-RUNS_RETAINED = 100  # that have ended, of each job
+RUNS_RETAINED = 100  # ended ones, of each job
 RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add
 RUNNING = "running"
 FAILED = "failed"
@@ -28,12 +28,12 @@ def trigger(change: Change, command: TriggerJob) -> JobRunRecord:
 
 
 def start(change: Change, command: StartRun) -> JobRunRecord:
-    """Begin a run because the schedule asks for it; otherwise as `trigger`."""
+    """Begin a run because the schedule requires it; otherwise as `trigger`."""
     return _begin(change, command, invoked_by=SCHEDULE, parameters="{}")
 
 
 def record(change: Change, command: RecordRun) -> JobRunRecord:
-    """Record what a run has done, and who works on it now: a new leader takes it over by naming itself.
+    """Record what a run has done, and which coordinator works on it: a new leader names itself.
 
     Raises NotFound, and Conflict for a run that has ended.
     """
@@ -54,7 +54,7 @@ def record(change: Change, command: RecordRun) -> JobRunRecord:
 
 
 def cancel(change: Change, command: CancelRun) -> JobRunRecord:
-    """End a run that nobody is to work on any more; again for one that was ended so changes nothing.
+    """End a run for good; a repeated call for a cancelled run changes nothing.
 
     Raises NotFound, and Conflict for a run that has ended otherwise.
     """
@@ -76,13 +76,13 @@ def cancel(change: Change, command: CancelRun) -> JobRunRecord:
 
 
 def get(question: Question, query: GetJobRun) -> JobRunRecord:
-    """One run. Admin only."""
+    """Return one run. Admin only."""
     require_admin(question.users, query.caller)
     return _find(question.db, query.run_id)
 
 
 def list_page(question: Question, query: ListJobRuns) -> JobRunPage:
-    """One page of runs, oldest first. Admin only."""
+    """Return one page of runs, oldest first. Admin only."""
     require_admin(question.users, query.caller)
     of_job, values = ("AND job_name = ?", [query.job_name]) if query.job_name else ("", [])
     rows = question.db.execute(
@@ -94,13 +94,13 @@ def list_page(question: Question, query: ListJobRuns) -> JobRunPage:
 
 
 def last(question: Question, query: GetLastRuns) -> list[JobRunRecord]:
-    """The newest run of each job that ever ran, by name. Admin only."""
+    """Return the newest run of each job that ever ran, by name. Admin only."""
     require_admin(question.users, query.caller)
     return newest(question.db)
 
 
 def newest(db: sqlite3.Connection) -> list[JobRunRecord]:
-    """The newest run of each job that ever ran, by name."""
+    """Return the newest run of each job that ever ran, by name."""
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM job_runs WHERE sequence IN"
         " (SELECT MAX(sequence) FROM job_runs GROUP BY job_name) ORDER BY job_name"
@@ -109,7 +109,7 @@ def newest(db: sqlite3.Connection) -> list[JobRunRecord]:
 
 
 def running(db: sqlite3.Connection) -> list[JobRunRecord]:
-    """The runs that have not ended, by the name of their job: one of each at most."""
+    """Return the runs that have not ended, by the name of their job: at most one of each."""
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM job_runs WHERE status = 'running' ORDER BY job_name"
     ).fetchall()
@@ -117,7 +117,7 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
 
 
 class JobOutcome(NamedTuple):
-    """How a job went: when a run was last completed, and one that sent its result elsewhere; 0 for never.
+    """The outcome of a job: when a run last completed, and last sent its result elsewhere; 0 for never.
 
     `has_failed`: of the last run that has ended.
     """
@@ -130,7 +130,7 @@ class JobOutcome(NamedTuple):
 def outcomes(db: sqlite3.Connection) -> dict[str, JobOutcome]:
     """Return the outcomes by job. A cancelled run counts as neither completed nor failed.
 
-    It looks at the runs that are still recorded: RUNS_RETAINED of each job and a few more.
+    It reads the runs that are still recorded: RUNS_RETAINED of each job and a few more.
     """
     rows = db.execute(
         "SELECT job_name, completed_at_ms, status,"
@@ -153,7 +153,7 @@ def outcomes(db: sqlite3.Connection) -> dict[str, JobOutcome]:
 
 
 def last_started_at_ms(db: sqlite3.Connection, job_name: str) -> int | None:
-    """When the newest run of a job began; None if it never ran."""
+    """Return when the newest run of a job began; None if it never ran."""
     row = db.execute(
         "SELECT started_at_ms FROM job_runs WHERE job_name = ? ORDER BY sequence DESC LIMIT 1", (job_name,)
     ).fetchone()
@@ -180,7 +180,7 @@ def _begin(
 
 
 def _check_new(db: sqlite3.Connection, command: TriggerJob | StartRun) -> None:
-    """Raises Conflict while a run of the same job runs, and for an id that is taken."""
+    """Raise Conflict while a run of the same job runs, and for an id that exists."""
     under_way = db.execute(
         "SELECT run_id FROM job_runs WHERE status = 'running' AND job_name = ?", (command.job_name,)
     ).fetchone()
@@ -191,7 +191,7 @@ def _check_new(db: sqlite3.Connection, command: TriggerJob | StartRun) -> None:
 
 
 def _insert(change: Change, run: JobRunRecord) -> None:
-    """Write a new run, in the place of those of its job that are beyond RUNS_RETAINED."""
+    """Write a new run, and delete the runs of its job beyond RUNS_RETAINED."""
     change.db.execute(
         "DELETE FROM job_runs WHERE sequence IN (SELECT sequence FROM job_runs WHERE job_name = ?"
         " ORDER BY sequence DESC LIMIT ? OFFSET ?)",

@@ -1,4 +1,4 @@
-"""Join tokens: made by an admin, consumed by a node that joins, never stored in the clear."""
+"""Join tokens: created by an admin, consumed by a node that joins, never stored in the clear."""
 
 import hmac
 import sqlite3
@@ -12,9 +12,9 @@ from metadata.model.records import JoinTokenPage, JoinTokenRecord
 from metadata.protocol.commands import AdmitCoordinator, CreateJoinToken, DeleteJoinToken
 from metadata.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 
-REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
-# In the place of a digest. The row stays until a day after the end of the token, as that of a used one does:
-# a setup token is made outside of the cluster, so whoever has one could make its id known again.
+REPEAT_MS = 10 * 60 * 1000  # a client may repeat its request for this long if the reply was lost
+# In place of a digest. The row stays until a day after the end of the token, like that of a used one: a setup
+# token is made outside of the cluster, so its bearer could register its id again.
 _REVOKED = ""
 
 _COLUMNS = "token_id, node_id, uses_max, uses, created_by, created_at_ms, expires_at_ms"
@@ -53,7 +53,7 @@ def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
 
 
 def delete(change: Change, command: DeleteJoinToken) -> None:
-    """Take a token back. Admin only."""
+    """Revoke a token. Admin only."""
     require_admin(change.users, command.caller)
     known = "SELECT 1 FROM join_tokens WHERE token_id = ? AND secret_sha256 <> ?"
     if not change.db.execute(known, (command.token_id, _REVOKED)).fetchone():
@@ -68,7 +68,7 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
 
 
 def admit_coordinator(change: Change, command: AdmitCoordinator) -> None:
-    """Consume one use for a machine that becomes a coordinator; for the same attempt again, none.
+    """Consume one use for a machine that becomes a coordinator; a repeated attempt consumes none.
 
     A token that is bound to the name of a node admits no coordinator.
     """
@@ -86,7 +86,7 @@ def admit_coordinator(change: Change, command: AdmitCoordinator) -> None:
 
 
 def delete_all(change: Change, user_id: str) -> None:
-    """Take back what this user has made. Tokens that were used stay to be seen, and admit nobody more."""
+    """Revoke the tokens of this user. Used tokens remain visible, and admit no further node."""
     if rules_in_force(change.db) >= rules.REVOKED_TOKENS_STAY_KNOWN:
         change.db.execute(
             "UPDATE join_tokens SET secret_sha256 = ? WHERE created_by = ? AND uses = 0", (_REVOKED, user_id)
@@ -99,7 +99,10 @@ def delete_all(change: Change, user_id: str) -> None:
 
 
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
-    """One page of all tokens, used and expired ones too but no revoked ones, oldest first. Admin only."""
+    """Return one page of all tokens, including used and expired but no revoked ones, oldest first.
+
+    Admin only.
+    """
     require_admin(question.users, query.caller)
     rows = question.db.execute(
         f"SELECT {_COLUMNS}, sequence FROM join_tokens WHERE sequence > ? AND secret_sha256 <> ?"
@@ -111,12 +114,12 @@ def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
 
 
 def check_secret(question: Question, query: CheckJoinSecret) -> None:
-    """Whether the token exists and this is its secret: asked before anything else of a join is looked at."""
+    """Check that the token exists and this is its secret, before anything else of a join."""
     require_secret(question.db, query.token_id, query.secret_sha256)
 
 
 def check(question: Question, query: CheckJoinToken) -> None:
-    """Whether the token would admit the node now; nothing is consumed."""
+    """Check that the token would admit the node now; consume nothing."""
     db, at_ms = question.db, question.at_ms
     require_secret(db, query.token_id, query.secret_sha256)
     if earlier_serial(db, at_ms, query.token_id, query.node_id, query.public_key_sha256) is None:
@@ -125,17 +128,16 @@ def check(question: Question, query: CheckJoinToken) -> None:
 
 
 def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) -> None:
-    """Raises Unauthorized unless the token exists and this is the digest of its secret."""
+    """Raise Unauthorized unless the token exists and this is the digest of its secret."""
     row = db.execute("SELECT secret_sha256 FROM join_tokens WHERE token_id = ?", (token_id,)).fetchone()
     if row is None or row[0] == _REVOKED or not hmac.compare_digest(row[0].encode(), secret_sha256.encode()):
         raise Unauthorized("unknown join token or wrong secret")
 
 
 def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str) -> None:
-    """Raises Unauthorized unless the token admits this node.
+    """Raise Unauthorized unless the token admits this node.
 
-    It does not when it is expired, used up or bound to another node, or when the user who made it is no admin
-    any more.
+    It does not if it is expired, used up or bound to another node, or if its creator is no longer an admin.
     """
     bound_to, uses_max, uses, expires_at_ms, created_by = db.execute(
         "SELECT node_id, uses_max, uses, expires_at_ms, created_by FROM join_tokens WHERE token_id = ?",
@@ -152,9 +154,9 @@ def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id
 
 
 def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, token_id: str) -> None:
-    """Raises Conflict when the node id is taken and no live certificate of that node was proved.
+    """Raise Conflict if the node id exists and no live certificate of that node was proved.
 
-    A node that was revoked joins anew, with a token of its name.
+    A revoked node joins again with a token for its name.
     """
     row = db.execute("SELECT revoked FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
     if row is None:
@@ -177,7 +179,7 @@ def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, to
 def earlier_serial(
     db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str, public_key_sha256: str
 ) -> str | None:
-    """The certificate that the same token, id and key got within the last ten minutes, or None."""
+    """Return the certificate that this token, id and key got within the last ten minutes, or None."""
     row = db.execute(
         "SELECT serial, joined_at_ms FROM joins WHERE token_id = ? AND node_id = ? AND public_key_sha256 = ?",
         (token_id, node_id, public_key_sha256),

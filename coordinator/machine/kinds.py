@@ -1,11 +1,11 @@
-"""The kinds of file: what is said of each once, and the creation, lookup, change and lists made from it.
+"""The kinds of file: each is described once, and creation, lookup, change and lists follow from that.
 
-A kind has a table beside `files`, with a row of the same sequence: one log entry makes both. Its columns are
-the fields that the kind's record, creating and updating commands have beside those of every file, and its
-list is narrowed by the fields that its query has beside those of every list. A field that came later is unset
-in the record by default, as members that do not know it reply. Its column has that name too, in a table of
-its own (`vms_os_name` for `os_name` of `vms`) with a row for each file that it was given for: see "A field of
-a kind of file" in CONTRIBUTING.md.
+A kind has a table in addition to `files`, with a row of the same sequence: one log entry creates both. Its
+columns are the additional fields of the kind's record, creating and updating commands, compared with those of
+every file; the additional fields of its query narrow its list. A field that was added later is unset in the
+record by default, as in replies of members that do not know it. Its column has the same name, in a table of
+its own (`vms_os_name` for `os_name` of `vms`) with a row for each file that has a value: see "A field of a
+kind of file" in CONTRIBUTING.md.
 """
 
 import typing
@@ -254,7 +254,7 @@ def _record(kind: Kind[RecordType], row: Row) -> RecordType:
 
 
 def _without(struct: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that a Struct has beside those of its base, in its order."""
+    """Return the fields of a Struct in addition to those of its base, in its order."""
     return tuple(name for name in struct.__struct_fields__ if name not in base.__struct_fields__)
 
 

@@ -1,4 +1,4 @@
-"""Filestore nodes: joining, their certificates, where their peers reach them, and how they leave."""
+"""Filestore nodes: joining, their certificates, their addresses, and how they leave."""
 
 import sqlite3
 from typing import Any
@@ -29,13 +29,14 @@ from metadata.protocol.queries import ListNodes
 NODE_COLUMNS = (
     "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"
 )
-ISSUED_LATER_MS = 24 * 3600 * 1000  # than a restore: an old coordinator still ran, or a clock is behind
+# After a restore: an old coordinator may still run, or a clock may be slow.
+ISSUED_LATER_MS = 24 * 3600 * 1000
 LAST_SOURCES_SHOWN = 10
-COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
+COUNTED_MAX = 10_000  # of the replicas of a node; an answer need not count a million
 
 
 def join(change: Change, command: JoinNode) -> CertificateRecord:
-    """Check the token, consume one use, register node and certificate: together or not at all."""
+    """Check the token, consume one use, register node and certificate: all or nothing."""
     db, at_ms, certificate = change.db, change.at_ms, command.certificate
     join_tokens.require_secret(db, command.token_id, command.secret_sha256)
     serial = join_tokens.earlier_serial(
@@ -68,8 +69,8 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
 def renew_certificate(change: Change, command: RenewCertificate) -> CertificateRecord:
     """Register a new certificate for a node that has a live one.
 
-    The certificate that the request was proved with stays, expired or not: the answer may be lost, and the
-    node asks again then.
+    The certificate that proved the request stays, even if it has expired: the reply may be lost, and the node
+    repeats the request then.
     """
     live = change.db.execute(
         "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",
@@ -103,11 +104,12 @@ def admit_certificate(change: Change, command: AdmitCertificate) -> None:
 
 
 def is_forgotten(db: sqlite3.Connection, node_id: str, not_before_ms: int) -> bool:
-    """Whether an unknown certificate of the cluster's CA may be one that a restore has forgotten.
+    """Return whether an unknown certificate of the cluster's CA may be one that a restore has forgotten.
 
-    It was issued before the restore, for a node that is known and not revoked, and after every certificate
-    that is known of that node. So nothing is admitted that was replaced or revoked before the snapshot, that
-    is of an earlier node of the same name, or that is older than one that was issued or admitted since.
+    It must be issued before the restore, for a known node that is not revoked, and after every known
+    certificate of that node. Three kinds of certificates are rejected: those replaced or revoked before the
+    snapshot, those of an earlier node of the same name, and those older than one that was issued or admitted
+    since.
     """
     row = db.execute(
         "SELECT restored_at_ms, (SELECT max(not_before_ms) FROM certificates WHERE node_id = :node)"
@@ -121,9 +123,9 @@ def is_forgotten(db: sqlite3.Connection, node_id: str, not_before_ms: int) -> bo
 
 
 def announce(change: Change, command: AnnounceNode) -> NodeRecord:
-    """Record where peers reach a node, its zone and its weight, and which process speaks for it.
+    """Record the peer address of a node, its zone and its weight, and its active process.
 
-    Raises Conflict for another directory than the one that is known, or an earlier copy of it.
+    Raises Conflict for another directory than the known one, or an earlier copy of it.
     """
     node = _find(change.db, command.node_id)
     if why := contradiction(node.speaker, command.instance):
@@ -137,7 +139,7 @@ def announce(change: Change, command: AnnounceNode) -> NodeRecord:
 
 
 def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
-    """Let the process that announces itself next speak for the node. Admin only.
+    """Let the process that announces itself next become the active one of the node. Admin only.
 
     Its disk is compared before its replicas count.
     """
@@ -152,7 +154,7 @@ def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
 
 
 def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
-    """Revoke a node: its certificates are dead from now on, and its replicas do not count. Admin only."""
+    """Revoke a node: its certificates are invalid from now on, and its replicas do not count. Admin only."""
     require_admin(change.users, command.caller)
     db, node = change.db, _find(change.db, command.node_id)
     _end_certificates(db, node.node_id)
@@ -167,7 +169,7 @@ def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
 
 
 def move(change: Change, command: MoveNode) -> NodeRecord:
-    """Record where a node is reached from now on. Admin only."""
+    """Record the new address of a node. Admin only."""
     require_admin(change.users, command.caller)
     node = _find(change.db, command.node_id)
     if node.address != command.address:
@@ -177,7 +179,7 @@ def move(change: Change, command: MoveNode) -> NodeRecord:
 
 
 def drain(change: Change, command: DrainNode) -> NodeRecord:
-    """Place nothing new on a node, or (`draining` false) place there again. Admin only."""
+    """Place no new content on a node, or (`draining` false) place content there again. Admin only."""
     require_admin(change.users, command.caller)
     node = _find(change.db, command.node_id)
     if node.draining == command.draining:
@@ -194,7 +196,7 @@ def drain(change: Change, command: DrainNode) -> NodeRecord:
 
 
 def mark(change: Change, command: MarkNode) -> NodeRecord:
-    """Record what the leader found out about a node. Its replicas count while it is healthy."""
+    """Record the state of a node as the leader sees it. Its replicas count while it is healthy."""
     node = _find(change.db, command.node_id)
     if node.state == command.state:
         return node
@@ -210,11 +212,10 @@ def mark(change: Change, command: MarkNode) -> NodeRecord:
 
 
 def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
-    """Take a node out for good: its certificates are dead from now on, its id is free. Admin only.
+    """Remove a node for good: its certificates are invalid from now on, its id is free. Admin only.
 
-    Raises Conflict unless it is draining and empty: no replica of anything, no upload that is placed there.
-    With `force` it raises Conflict unless the node is down; the id is free when the replicas are cleared
-    away.
+    Raises Conflict unless it is draining and empty, without replicas and placed uploads. With `force`, raises
+    Conflict unless the node is down; the id is free when the replicas are cleared away.
     """
     require_admin(change.users, command.caller)
     db, node_id = change.db, command.node_id
@@ -227,7 +228,7 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
         if not command.is_gone:
             _require_down(node)
         recounts.begin(db, node_id, removed=True)
-        # What was seen on the node must not be taken for what another one with its id holds.
+        # Observations of this node must not count for a later node with its id.
         db.execute("UPDATE cluster SET burial_floor = ?", (change.log_index,))
     else:
         _require_empty(change, node, replicas, uploads)
@@ -240,14 +241,14 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
 
 
 def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
-    """Every node by id. Admin only."""
+    """Return every node by id. Admin only."""
     require_admin(question.users, query.caller)
     rows = question.db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
     return [node_record(row) for row in rows]
 
 
 def node_record(row: tuple[Any, ...]) -> NodeRecord:
-    """A row of NODE_COLUMNS as a record."""
+    """Return a row of NODE_COLUMNS as a record."""
     return NodeRecord(
         node_id=row[0],
         address=row[1],
@@ -273,7 +274,7 @@ def _require_down(node: NodeRecord) -> None:
 
 def _end_certificates(db: sqlite3.Connection, node_id: str) -> None:
     db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
-    # A join that is repeated would get the certificate of then, which is dead now.
+    # A repeated join would get its earlier certificate, which is invalid now.
     db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
 
 
@@ -289,7 +290,7 @@ def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int
 
 
 def _require_no_last_source(db: sqlite3.Connection, node_id: str, option: str) -> None:
-    """Raises Conflict when a node has damaged copies with bytes that are sound there and nowhere else.
+    """Raise Conflict if a node has damaged copies with bytes that are sound there and nowhere else.
 
     The error names the files that would lose bytes.
     """
@@ -312,7 +313,7 @@ def _find(db: sqlite3.Connection, node_id: str) -> NodeRecord:
 
 
 def _count(db: sqlite3.Connection, of: str, node_id: str) -> int:
-    """How many rows there are; COUNTED_MAX for as many and more."""
+    """Return how many rows there are; COUNTED_MAX for as many and more."""
     row = db.execute(f"SELECT COUNT(*) FROM (SELECT 1 FROM {of} LIMIT {COUNTED_MAX})", (node_id,)).fetchone()
     return int(row[0])
 

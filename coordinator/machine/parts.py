@@ -1,10 +1,10 @@
-"""Partial uploads, and the final ones that are put together from them (tus concatenation).
+"""Partial uploads, and the final ones that are assembled from them (tus concatenation).
 
-A partial upload has a row in `files`, with a kind that is none: no list shows it, nothing but its owner's
-requests on its upload finds it, and no quota forgets it. When all of its bytes are durable it stays as it is.
-A file that is created from such uploads takes them, in that change, and what they have reserved of a quota is
-the file's: `parts.part_of` names it. From then on they go with its upload, when that is complete as when it
-ends otherwise, so that it can always be gone on with.
+A partial upload has a row in `files`, with a kind that no list shows. Only its owner's requests on its upload
+find it, and its bytes count for the quota. When all of its bytes are durable it stays as it is. A file that
+is created from such uploads takes them over in that change, with their reserved bytes: `parts.part_of` names
+the file. From then on they are deleted together with its upload, when that is complete or ends otherwise.
+Until then the assembly can always be resumed.
 """
 
 import json
@@ -36,17 +36,17 @@ class _Part(Struct, frozen=True):
     part_of: str | None
 
 
-class Taken(Struct, frozen=True):
-    """The parts that a new file takes, by their uploads; none for one that is uploaded as a whole."""
+class TakenParts(Struct, frozen=True):
+    """The parts that a new file takes over, by their uploads; none for one that is uploaded as a whole."""
 
     parts: dict[str, _Part]
 
     def reserved_in(self, bucket_id: str) -> int:
-        """The bytes that they have reserved of the quota of a bucket."""
+        """Return the bytes that they have reserved of the quota of a bucket."""
         return sum(part.reserved_bytes for part in self.parts.values() if part.bucket_id == bucket_id)
 
     def join(self, change: Change, command: CreateFile) -> None:
-        """They are parts of the file from now on, which reserves for itself."""
+        """Make them parts of the file, which reserves for itself."""
         if not self.parts:
             return
         change.db.execute(
@@ -65,7 +65,7 @@ class Taken(Struct, frozen=True):
 
 
 def create(change: Change, command: CreatePartial) -> UploadRecord:
-    """Begin a partial upload in a bucket that the caller may create files in."""
+    """Begin a partial upload in a bucket in which the caller may create files."""
     user = require_user(change.users, command.caller)
     new = files.NewFile(
         file_uuid=command.file_uuid,
@@ -78,7 +78,7 @@ def create(change: Change, command: CreatePartial) -> UploadRecord:
 
 
 def get(question: Question, query: GetParts) -> list[UploadPart]:
-    """How each of these partial uploads stands. Only the caller's own are found."""
+    """Return the states of these partial uploads. Only the caller's own are found."""
     user = require_user(question.users, query.caller)
     parts = ((file_uuid, _find(question, user, file_uuid)) for file_uuid in query.file_uuids)
     return [
@@ -104,7 +104,7 @@ def end_all(change: Change, user_id: str) -> None:
 
 
 def made_before(change: Change, command: CreateFile) -> UploadRecord | None:
-    """The upload of the file that was made by the same command before; None where there is none."""
+    """Return the upload of the file that the same command created before; None if there is none."""
     if isinstance(command.parts, UnsetType):
         return None
     known = change.db.execute("SELECT 1 FROM files WHERE file_uuid = ?", (command.file_uuid,)).fetchone()
@@ -116,14 +116,14 @@ def made_before(change: Change, command: CreateFile) -> UploadRecord | None:
     return upload
 
 
-def require(change: Change, user: User, command: CreateFile) -> Taken:
-    """The parts that a file is to be put together from.
+def require(change: Change, user: User, command: CreateFile) -> TakenParts:
+    """Return the parts of a file that is to be created.
 
-    Raises NotFound for one that is none of the user's, Gone for one that has expired, Conflict for one that
-    is not complete, or a part of another file, and where all have another size than the file is to have.
+    Raises NotFound for a part that is not the user's, Gone for an expired one. Raises Conflict for an
+    incomplete part or a part of another file, and if the sum of their sizes is not the declared size.
     """
     if isinstance(command.parts, UnsetType):
-        return Taken({})
+        return TakenParts({})
     found = {file_uuid: _find(change, user, file_uuid) for file_uuid in command.parts}
     if len(found) != len(command.parts):
         raise InvalidRequest("Upload-Concat: lists a partial upload more than once.")
@@ -134,11 +134,11 @@ def require(change: Change, user: User, command: CreateFile) -> Taken:
         raise PayloadTooLarge(f"The partial uploads have {size_bytes} bytes together.")
     if size_bytes != command.size_bytes:
         raise Conflict(f"The partial uploads have {size_bytes} bytes together by now.")
-    return Taken(found)
+    return TakenParts(found)
 
 
 def _find(scope: Change | Question, user: User, file_uuid: str) -> _Part:
-    """Raises NotFound."""
+    """Return a partial upload of the user. Raises NotFound."""
     row: tuple[Any, ...] | None = scope.db.execute(
         "SELECT f.bucket_id, f.size_bytes, u.placement, u.offset_bytes, u.prefix_sha256, u.expires_at_ms,"
         " u.reserved_bytes, p.part_of FROM files f JOIN uploads u ON u.file_uuid = f.file_uuid"

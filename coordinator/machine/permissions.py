@@ -1,4 +1,4 @@
-"""Permissions on buckets and files: granted to a user, a group or a role, by whoever has admin there."""
+"""Permissions on buckets and files: granted to a user, a group or a role, by a user with admin there."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +23,7 @@ from metadata.model.records import DEFAULT_BUCKET_ID, Caller, PermissionPage, Pe
 from metadata.protocol.commands import GrantPermission, WithdrawPermission
 from metadata.protocol.queries import ListOwnPermissions, ListPermissions
 
-PERMISSIONS_MAX = 1000  # on one bucket or file: they are looked through, and go together with it
+PERMISSIONS_MAX = 1000  # on one bucket or file: they are scanned, and deleted together with it
 
 _COLUMNS = "permission_id, level, principal, granted_by, created_at_ms, expires_at_ms, sequence"
 
@@ -56,7 +56,7 @@ class _Given(Struct, frozen=True):
     file_sequence: int
 
     def is_received(self, user: User, at_ms: int) -> bool:
-        """Whether it gives something to this user now."""
+        """Return whether it grants something to this user now."""
         is_over = self.expires_at_ms is not None and self.expires_at_ms <= at_ms
         return self.principal in user.principals and not is_over
 
@@ -97,7 +97,7 @@ _ON_FILES: Final = Listing(
 def grant(change: Change, command: GrantPermission) -> PermissionRecord:
     """Give a principal a level on a bucket or file. Needs admin there.
 
-    For the same principal and level again the entry and its id stay; expiry and grantor are the new ones.
+    For the same principal and level the entry keeps its id; expiry and grantor are replaced.
     """
     target = _require(change, command.caller, command.target, command.target_id)
     expires_at_ms = change.end_ms(command.expires_at_ms, command.ttl_seconds)
@@ -119,7 +119,7 @@ def grant(change: Change, command: GrantPermission) -> PermissionRecord:
 
 
 def withdraw(change: Change, command: WithdrawPermission) -> None:
-    """Take a permission away; it ends with the next request. Needs admin where it is."""
+    """Withdraw a permission, which ends with the next request. Needs admin on its target."""
     target = _require(change, command.caller, command.target, command.target_id)
     known = change.db.execute(
         f"SELECT sequence FROM {target.table} WHERE permission_id = ? AND {target.column} = ?",
@@ -131,15 +131,18 @@ def withdraw(change: Change, command: WithdrawPermission) -> None:
 
 
 def withdraw_all(change: Change, user_id: str) -> None:
-    """Take every permission away that was granted to this user itself."""
+    """Withdraw every permission that was granted to this user itself."""
     for table in ("bucket_permissions", "file_permissions"):
         change.db.execute(f"DELETE FROM {table} WHERE principal = ?", (principal("user", user_id),))
 
 
 def list_page(question: Question, query: ListPermissions) -> PermissionPage:
-    """One page of all permissions on a bucket or file, expired ones too, oldest first. Needs admin there."""
+    """Return one page of the permissions on a bucket or file, including expired ones, oldest first.
+
+    Needs admin there.
+    """
     target = _require(question, query.caller, query.target, query.target_id)
-    # The plus keeps SQLite from walking the table by its key: what is on one target is few, and sorted.
+    # The plus keeps SQLite from walking the table by its key: the rows of one target are few, and sorted.
     rows = question.db.execute(
         f"SELECT {_COLUMNS} FROM {target.table} WHERE {target.column} = ? AND +sequence > ?"
         " ORDER BY +sequence LIMIT ?",
@@ -150,7 +153,7 @@ def list_page(question: Question, query: ListPermissions) -> PermissionPage:
 
 
 def _require(scope: Change | Question, caller: Caller, target: str, target_id: str) -> _Target:
-    """The target, if the caller has admin on it. Raises Unauthorized, NotFound or Forbidden."""
+    """Return the target, if the caller has admin on it. Raises Unauthorized, NotFound or Forbidden."""
     if target == "bucket":
         buckets.require(scope, caller, target_id, Level.ADMIN)
         return _Target(target, "bucket_permissions", "bucket_id", target_id, target_id)
@@ -159,9 +162,9 @@ def _require(scope: Change | Question, caller: Caller, target: str, target_id: s
 
 
 def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
-    """One page of what was given to the caller, by it, and on what it owns; for admins all; oldest first.
+    """Return one page of what was given to the caller, by it, and on what it owns; oldest first.
 
-    Sequences are those of the log, so that buckets and files have one order.
+    Admins see all. Sequences are those of the log, so that buckets and files have one order.
     """
     user = require_user(question.users, query.caller)
     found: list[tuple[int, _Given]] = []
@@ -174,7 +177,7 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
         given = [(row[-1], _Given(*row[:-1])) for row in rows]
         found += [each for each in given if user.is_admin or is_shown(question, user, each[1])]
         ends += [next_cursor] if next_cursor else []
-    end = min(ends, default=0)  # beyond, one of the two was not looked through
+    end = min(ends, default=0)  # one of the two was not examined beyond this
     page = sorted((each for each in found if not end or each[0] <= end), key=lambda each: each[0])
     if len(page) > query.limit:
         page, end = page[: query.limit], page[query.limit - 1][0]
@@ -208,7 +211,7 @@ def _is_file_shown(question: Question, user: User, given: _Given) -> bool:
 
 
 def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int, ...]:
-    """The sequence of the expired permission that makes room for this one, if any has to."""
+    """Return the sequence of the expired permission to replace by this one, if there are too many."""
     is_taken, count = change.db.execute(
         f"SELECT EXISTS (SELECT 1 FROM {target.table} WHERE permission_id = ?),"
         f" (SELECT COUNT(*) FROM {target.table} WHERE {target.column} = ?)",
@@ -263,7 +266,7 @@ def _insert(
 
 
 def _record(row: tuple[Any, ...]) -> PermissionRecord:
-    """A record from a row that begins with _COLUMNS."""
+    """Return a record from a row that begins with _COLUMNS."""
     principal_type, _, principal_id = row[2].partition(":")
     return PermissionRecord(
         permission_id=row[0],

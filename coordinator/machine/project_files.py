@@ -32,11 +32,14 @@ def update(change: Change, command: UpdateProjectFile) -> ProjectFileRecord:
 
 
 def get(question: Question, query: GetProjectFile) -> ProjectFileRecord:
-    """The record. Needs read."""
+    """Return the record. Needs read."""
     return kinds.get(question, _KIND, query.caller, query.file_uuid)
 
 
 def list_page(question: Question, query: ListProjectFiles) -> ProjectFilePage:
-    """One page, oldest first: what the caller owns, for admins all; the filters come after access control."""
+    """Return one page, oldest first: what the caller owns, for admins all.
+
+    The filters are applied after access control.
+    """
     of_project = (Condition("k.project_id = ?", (query.project_id,)),) if query.project_id else ()
     return ProjectFilePage(*kinds.list_page(question, _KIND, query, candidates=of_project))

@@ -1,6 +1,6 @@
 """Public tokens: links to the content of one file that need no credential. Only their digests are stored.
 
-A token works as long as the user who made it is enabled and has admin on the file.
+A token works as long as its creator is enabled and has admin on the file.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from metadata.protocol.queries import GetPublicContent, ListOwnPublicTokens, Lis
 _DAY_MS = 24 * 60 * 60 * 1000
 LIFE_MS_DEFAULT = _DAY_MS
 LIFE_MS_MAX = 30 * _DAY_MS
-PUBLIC_TOKENS_MAX = 1000  # of one file, ended ones too: they go together with it
+PUBLIC_TOKENS_MAX = 1000  # of one file, including ended ones: they are deleted together with it
 
 _COLUMNS = "token_id, created_by, created_at_ms, expires_at_ms, revoked, sequence"
 
@@ -53,7 +53,7 @@ def create(change: Change, command: CreatePublicToken) -> PublicTokenRecord:
 
 
 def revoke(change: Change, command: RevokePublicToken) -> None:
-    """End a token of the file; again changes nothing. Needs admin on the file."""
+    """End a token of the file; a repeated call changes nothing. Needs admin on the file."""
     file = files.require(change, command.caller, command.file_uuid, Level.ADMIN)
     known = change.db.execute(
         "SELECT sequence FROM public_tokens WHERE token_id = ? AND +file_sequence = ?",
@@ -65,12 +65,15 @@ def revoke(change: Change, command: RevokePublicToken) -> None:
 
 
 def revoke_all(change: Change, user_id: str) -> None:
-    """End every token that this user has made."""
+    """End every token of this user."""
     change.db.execute("UPDATE public_tokens SET revoked = 1 WHERE created_by = ? AND revoked = 0", (user_id,))
 
 
 def list_page(question: Question, query: ListPublicTokens) -> PublicTokenPage:
-    """One page of the tokens of a file, ended ones too, oldest first. Needs admin on the file."""
+    """Return one page of the tokens of a file, including ended ones, oldest first.
+
+    Needs admin on the file.
+    """
     file = files.require(question, query.caller, query.file_uuid, Level.ADMIN)
     rows = question.db.execute(
         f"SELECT {_COLUMNS} FROM public_tokens WHERE file_sequence = ? AND sequence > ?"
@@ -82,7 +85,10 @@ def list_page(question: Question, query: ListPublicTokens) -> PublicTokenPage:
 
 
 def list_own(question: Question, query: ListOwnPublicTokens) -> SharePage:
-    """One page of what the caller made, or that is on what it owns, where it is admin; oldest first."""
+    """Return one page of the tokens that the caller made, or that are on its files; oldest first.
+
+    Only those of files on which it has admin.
+    """
     user = require_user(question.users, query.caller)
     own = Condition("(t.created_by = ? OR f.owner_id = ?)", (user.user_id, user.user_id))
     listing = Listing(
@@ -106,7 +112,7 @@ def list_own(question: Question, query: ListOwnPublicTokens) -> SharePage:
 
 
 def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
-    """The record and the nodes that have the bytes, for whoever has the token.
+    """Return the record and the nodes that have the bytes, for the bearer of the token.
 
     Raises NotFound for a token that the bucket does not have, Gone for one that has ended, then the error for
     the state of the file.
@@ -141,7 +147,7 @@ def _expiry(asked_ms: int | None, at_ms: int) -> int:
 
 
 def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -> tuple[int, ...]:
-    """The sequence of the ended token that makes room for this one, if any has to."""
+    """Return the sequence of the ended token to replace by this one, if there are too many."""
     is_taken, count = change.db.execute(
         "SELECT EXISTS (SELECT 1 FROM public_tokens WHERE token_id = ?)"
         " OR EXISTS (SELECT 1 FROM public_tokens WHERE token_sha256 = ?),"
@@ -163,13 +169,13 @@ def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -
 
 
 def _share(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> ShareRecord:
-    """A record from a row of the file's name and _COLUMNS."""
+    """Return a record from a row of the file's name and _COLUMNS."""
     link = _record(file, row[1:], at_ms)
     return ShareRecord(**msgspec.structs.asdict(link), filename=row[0], kind=file.kind)
 
 
 def _record(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> PublicTokenRecord:
-    """A record from a row that begins with _COLUMNS; the sequence may be missing."""
+    """Return a record from a row that begins with _COLUMNS; the sequence may be missing."""
     token_id, created_by, created_at_ms, expires_at_ms, revoked = row[:5]
     status = "revoked" if revoked else "expired" if expires_at_ms <= at_ms else "active"
     return PublicTokenRecord(

@@ -1,9 +1,8 @@
 """Applies a node's new state to its blobs, step by step. Shared by `nodes` and `cluster`.
 
 A node may have a million replicas, and a change of its state is one entry of the log. So it only queues the
-node here; each step looks at the next replicas in the order of their sha256. Blobs whose replicas change
-meanwhile are right at once, and stay so. A node that begins again while it is queued is looked at from the
-start.
+node here; each step processes the next replicas in the order of their sha256. Blobs whose replicas change
+meanwhile are right at once, and stay so. A node that is queued again begins from the start.
 """
 
 import sqlite3
@@ -15,14 +14,14 @@ from metadata.protocol.commands import RecountReplicas
 
 
 def begin(db: sqlite3.Connection, node_id: str, *, removed: bool = False) -> None:
-    """Queue a node whose replicas count from now on, or count no longer; `removed`: they are to go."""
+    """Queue a node whose replicas begin or cease to count; `removed`: they are to be deleted."""
     db.execute(
         "INSERT OR REPLACE INTO recounts (node_id, after, removed) VALUES (?, '', ?)", (node_id, int(removed))
     )
 
 
 def is_removed(db: sqlite3.Connection, node_id: str) -> bool:
-    """Whether replicas of a removed node with this id are left to be cleared away."""
+    """Return whether replicas of a removed node with this id remain to be deleted."""
     return (
         db.execute("SELECT 1 FROM recounts WHERE node_id = ? AND removed = 1", (node_id,)).fetchone()
         is not None
@@ -30,7 +29,7 @@ def is_removed(db: sqlite3.Connection, node_id: str) -> bool:
 
 
 def step(change: Change, command: RecountReplicas) -> Recounted:
-    """Look at the next replicas of the first node that is queued."""
+    """Process the next replicas of the first queued node."""
     db = change.db
     row = db.execute("SELECT node_id, after, removed FROM recounts ORDER BY node_id LIMIT 1").fetchone()
     if row is None:

@@ -1,6 +1,6 @@
-"""Questions about replicas: what a node shall have and what it shall delete, which blobs lack replicas.
+"""Questions about replicas: what a node should have and should delete, which blobs lack replicas.
 
-Every page is read off an index, so its cost does not depend on how many blobs there are.
+Every page is read from an index, so its cost does not depend on the number of blobs.
 """
 
 import json
@@ -59,13 +59,13 @@ def list_to_delete(question: Question, query: ListReplicasToDelete) -> DeletionP
 
 
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
-    """The replicas that the log has of a node, those marked for deletion too, by sha256."""
+    """Return the replicas of a node in the log, including those marked for deletion, by sha256."""
     rows, more = _page_of_node(question, query, "own.doomed_at IS NOT NULL")
     replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=marked) for name, size, marked in rows]
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
-def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
+def list_known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
     """Return the log's entries of these blobs on one node, by sha256, without unknown ones."""
     marks = ", ".join("?" * len(query.sha256s))
     rows = question.db.execute(
@@ -84,7 +84,7 @@ def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
 
 
 def list_short(question: Question, query: ListShortBlobs) -> ShortPage:
-    """Blobs that lack at least `missing_min` replicas, the most endangered first."""
+    """Return blobs that lack at least `missing_min` replicas, the most endangered first."""
     db = question.db
     (replicas_wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
     missing = query.after_missing or replicas_wanted + 1
@@ -105,9 +105,9 @@ def list_short(question: Question, query: ListShortBlobs) -> ShortPage:
 
 
 def list_surplus(question: Question, query: ListSurplus) -> SurplusPage:
-    """Blobs that have more replicas than they shall, by sha256.
+    """Return blobs that have more replicas than they should, by sha256.
 
-    It takes some 3 us for each blob that is looked at.
+    It takes some 3 us for each blob.
     """
     db = question.db
     (wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
@@ -131,7 +131,7 @@ def list_surplus(question: Question, query: ListSurplus) -> SurplusPage:
 
 
 def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
-    """How many blobs lack replicas, wait for deletion or are damaged, for metrics and status."""
+    """Return how many blobs lack replicas, wait for deletion or are damaged, for metrics and status."""
     del query
     db = question.db
     (wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
@@ -164,7 +164,7 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
 
 
 def count_collectable(question: Question, query: CountCollectable) -> int:
-    """How many blobs a Collect would find now, or how many replicas are marked already; at most `limit`."""
+    """Return how many blobs a Collect would find now, or how many replicas are marked; at most `limit`."""
     until_ms = question.at_ms - query.grace_ms
     if query.is_doomed:
         row = question.db.execute(
@@ -182,7 +182,7 @@ def count_collectable(question: Question, query: CountCollectable) -> int:
 
 
 def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
-    """How many replicas a node has, exactly. It is as quick for a million as for none: totals are stored."""
+    """Return how many replicas a node has, exactly. Quick also for a million, as totals are stored."""
     row = question.db.execute(
         "SELECT replicas, doomed FROM replica_totals WHERE node_id = ?", (query.node_id,)
     ).fetchone()
@@ -191,9 +191,9 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
 
 
 def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
-    """How many blobs of a node none of the others has, a page at a time.
+    """Return how many blobs only this node has, a page at a time.
 
-    It looks at the replicas themselves: `blobs.missing` follows step by step after a node went down.
+    It reads the replicas themselves: `blobs.missing` follows step by step after a node went down.
     """
     rows = question.db.execute(
         "SELECT own.sha256, b.reference_count > 0 AND NOT EXISTS (SELECT 1 FROM blob_replicas r"
@@ -217,7 +217,7 @@ def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
 def _page_of_node(
     question: Question, query: ListReplicasToDelete | ListReplicas, flag: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
-    """Name, size and `flag` (SQL, a truth value) of a node's `own` replicas, and whether there are more."""
+    """Return name, size and `flag` (SQL, a truth value) of `own` replicas, and whether more follow."""
     rows = question.db.execute(
         f"SELECT own.sha256, b.size_bytes, {flag}"
         " FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
@@ -243,7 +243,7 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
 
 
 def _gone_bytes(db: sqlite3.Connection) -> int:
-    """How many bytes are gone, of COUNTED_MAX blobs at most."""
+    """Return how many bytes are gone, of up to COUNTED_MAX blobs."""
     row = db.execute(
         "SELECT COALESCE(SUM(gone_bytes), 0) FROM"
         f" (SELECT gone_bytes FROM damaged_blobs WHERE (gone_bytes > 0) = 1 LIMIT {COUNTED_MAX})"
@@ -252,17 +252,17 @@ def _gone_bytes(db: sqlite3.Connection) -> int:
 
 
 def _held_by_few(db: sqlite3.Connection, short: Mapping[int, int], wanted: int) -> int:
-    """How many of the blobs that lack replicas are on too few nodes; while none drains, those are all."""
+    """Return how many of the blobs that lack replicas are on too few nodes; all if no node drains."""
     if db.execute("SELECT 1 FROM nodes WHERE draining = 1 LIMIT 1").fetchone() is None:
         return sum(short.values())
     return sum(_held_by(db, 0, wanted - 1, missing=missing) for missing in short)
 
 
 def _held_by(db: sqlite3.Connection, least: int, most: int, *, missing: int) -> int:
-    """How many blobs that lack `missing` replicas, and have some, are on `least` to `most` present nodes.
+    """Return how many blobs that lack `missing` replicas are on `least` to `most` present nodes.
 
-    A node is present unless it is down, or is back from that and was not compared yet. It looks at HELD_MAX
-    blobs.
+    Blobs without replicas do not count. A node is present unless it is down, or is back and was not compared
+    yet. It reads up to HELD_MAX blobs.
     """
     row = db.execute(
         "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing = :missing AND missing > 0"
@@ -276,6 +276,6 @@ def _held_by(db: sqlite3.Connection, least: int, most: int, *, missing: int) -> 
 
 
 def _count(db: sqlite3.Connection, of: str, *values: str | int) -> int:
-    """How many rows there are; COUNTED_MAX for as many and more."""
+    """Return how many rows there are; COUNTED_MAX for as many and more."""
     row = db.execute(f"SELECT COUNT(*) FROM (SELECT 1 FROM {of} LIMIT {COUNTED_MAX})", values).fetchone()
     return int(row[0])

@@ -1,12 +1,12 @@
-"""Replicas: which node has which blob, as the log knows it; which are marked, dropped, lost and added.
+"""Replicas: which node has which blob, according to the log; marked, deleted, lost and added ones.
 
 A replica *counts* while it is not marked for deletion (`doomed` in the columns) and its node is healthy and
-not draining. `blobs.missing` follows with every change of a replica; with the state of a node it does so in
-steps (recounts.py).
+not draining. `blobs.missing` follows every change of a replica at once, and the state of a node in steps
+(recounts.py).
 
-Why a replica that is marked for deletion is safe to delete: it counts for nothing, and no change takes it
-back but a report of its own node, which does one thing after the other. A completion that names it is refused
-while it is marked, and after it was dropped by its burial.
+Why a replica that is marked for deletion is safe to delete: it counts for nothing, and only a report of its
+own node withdraws the mark, which does one thing after the other. A completion that names it is rejected
+while it is marked, and after its deletion by its burial.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ from metadata.protocol.commands import (
 
 # Of `blob_replicas r JOIN nodes n`.
 COUNTS = f"r.doomed_at IS NULL AND n.state = '{HEALTHY}' AND n.draining = 0"
-# What the column of a row of `blobs` should be: see the schema.
+# The right value of this column of `blobs`: see the schema.
 MISSING = (
     "CASE WHEN blobs.reference_count = 0 THEN 0 ELSE (SELECT CASE WHEN COUNT(*) = 0"
     " THEN (SELECT replicas + 1 FROM cluster)"
@@ -46,12 +46,12 @@ def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
         [(sha256, node_id) for node_id in node_ids],
     )
     for copy in damaged.of_blob(change.db, sha256):
-        if copy.node_id in node_ids:  # a whole one has taken the place of a damaged one
+        if copy.node_id in node_ids:  # a whole replica has replaced a damaged one
             damaged.forget(change.db, sha256, copy.node_id)
 
 
 def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
-    """The nodes that have a replica of a blob that is not marked for deletion, by id."""
+    """Return the nodes with a replica of a blob that is not marked for deletion, by id."""
     rows = db.execute(
         "SELECT r.node_id FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
         " WHERE r.sha256 = ? AND r.doomed_at IS NULL ORDER BY r.node_id",
@@ -61,13 +61,13 @@ def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
 
 
 def require_present(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
-    """Raises Unavailable unless what was seen on these nodes after `as_of` is there, and stays."""
+    """Raise Unavailable unless the replicas that were seen there after `as_of` exist, and stay."""
     require_unmarked(db, sha256, node_ids)
     burials.require_none(db, sha256, node_ids, as_of)
 
 
 def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str]) -> None:
-    """Raises Unavailable when this blob is marked for deletion on one of these nodes."""
+    """Raise Unavailable if this blob is marked for deletion on one of these nodes."""
     rows = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
@@ -78,7 +78,7 @@ def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str
 
 
 def recount(db: sqlite3.Connection, sha256: str) -> int:
-    """Bring `blobs.missing` of one blob up to date; the new value.
+    """Update `blobs.missing` of one blob; return the new value.
 
     It is called after each change of the blob's replicas or references.
     """
@@ -95,7 +95,7 @@ def recount(db: sqlite3.Connection, sha256: str) -> int:
 
 
 def add(change: Change, command: AddReplica) -> int:
-    """Record that a node was seen to have a blob; how many replicas the blob lacks still."""
+    """Record that a node was seen to have a blob; return how many replicas the blob still lacks."""
     db = change.db
     blob = db.execute(
         "SELECT 1 FROM blobs WHERE sha256 = ? AND reference_count > 0", (command.sha256,)
@@ -148,14 +148,14 @@ def report_dropped(change: Change, command: ReportDropped) -> Dropped:
 
 
 def require_current(db: sqlite3.Connection, node_id: str, as_of: int) -> None:
-    """Raises Conflict when a report of this node was applied after its list was read."""
+    """Raise Conflict if a report of this node was applied after its list was read."""
     custody_index = _custody_index(db, node_id)
     if as_of < custody_index:
         raise Conflict(f"A report of {node_id} was applied at {custody_index}. Read the list again.")
 
 
 def report_lost(change: Change, command: ReportLost) -> Lost:
-    """Record that a node does not have what it should."""
+    """Record that a node does not have replicas that it should have."""
     db = change.db
     _custody_index(db, command.node_id)
     replicas = blobs = 0
@@ -174,7 +174,7 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
 
 
 def report_damaged(change: Change, command: ReportDamaged) -> None:
-    """Record that a node has a damaged copy of something."""
+    """Record that a node has damaged copies."""
     db, sha256, node_id = change.db, command.sha256, command.node_id
     _custody_index(db, node_id)
     if _is_wanted_from(db, sha256, node_id):
@@ -183,7 +183,7 @@ def report_damaged(change: Change, command: ReportDamaged) -> None:
 
 
 def _is_wanted_from(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Whether files refer to a blob of which this node has no replica."""
+    """Return whether files refer to a blob without a replica on this node."""
     row = db.execute(
         "SELECT 1 FROM blobs WHERE sha256 = ? AND reference_count > 0 AND NOT EXISTS"
         " (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256 AND r.node_id = ?)",
@@ -206,7 +206,7 @@ def report_orphans(change: Change, command: ReportOrphans) -> list[str]:
 
 
 def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
-    """Whether files refer to a blob all of whose replicas, if there are any, are marked for deletion."""
+    """Return whether files refer to a blob whose replicas, if there are any, are all marked for deletion."""
     row = db.execute(
         "SELECT 1 FROM blobs b, cluster c WHERE b.sha256 = ? AND b.missing > c.replicas", (sha256,)
     ).fetchone()
@@ -214,7 +214,7 @@ def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
 
 
 def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
-    """Remove a blob that no file refers to and no node has; whether it was one."""
+    """Remove a blob that no file refers to and no node has; return whether it was removed."""
     removed = db.execute(
         "DELETE FROM blobs WHERE sha256 = ? AND reference_count = 0"
         " AND NOT EXISTS (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256)"
@@ -222,12 +222,12 @@ def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
         (sha256,),
     ).fetchall()
     for row in removed:
-        quotas.gone(db, *row)
+        quotas.uncount_released(db, *row)
     return bool(removed)
 
 
 def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
-    """Raises Conflict unless enough replicas on other nodes count."""
+    """Raise Conflict unless enough replicas on other nodes count."""
     (write_quorum,) = db.execute("SELECT write_quorum FROM cluster").fetchone()
     (others,) = db.execute(
         "SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
@@ -240,7 +240,7 @@ def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
 
 
 def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Whether a file refers to this content, or the log has a replica of it on the node, marked or not."""
+    """Return whether a file refers to this content, or the log has a replica of it on the node."""
     row = db.execute(
         "SELECT EXISTS (SELECT 1 FROM blobs WHERE sha256 = :sha256 AND reference_count > 0)"
         " OR EXISTS (SELECT 1 FROM blob_replicas WHERE sha256 = :sha256 AND node_id = :node_id)",
@@ -250,7 +250,7 @@ def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
 
 
 def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
-    """The log index of the last report of a node, 0 for none. Raises NotFound if there is no such node."""
+    """Return the log index of the last report of a node, 0 for none. Raises NotFound for an unknown node."""
     row = db.execute("SELECT custody_index FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
     if row is None:
         raise NotFound(f"There is no node {node_id}.")
@@ -258,7 +258,7 @@ def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
 
 
 def _drop(change: Change, sha256: str, node_id: str, as_of: int) -> int | None:
-    """Remove a replica that was marked for deletion and is gone now; its size in bytes.
+    """Remove a replica that was marked for deletion and is gone now; return its size in bytes.
 
     None if it was not marked by then.
     """
@@ -275,9 +275,9 @@ def _drop(change: Change, sha256: str, node_id: str, as_of: int) -> int | None:
 
 
 def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
-    """Take back the mark for deletion; 1 if there was one, 0 otherwise.
+    """Withdraw the mark for deletion; return 1 if there was one, 0 otherwise.
 
-    A blob that no file refers to waits for its grace again.
+    A blob that no file refers to waits for its grace period again.
     """
     spared = change.db.execute(
         "UPDATE blob_replicas SET doomed_at = NULL WHERE sha256 = ? AND node_id = ? AND doomed_at <= ?",
@@ -295,7 +295,7 @@ def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
 
 
 def _forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
-    """Remove a replica, and a blob that nobody needs or has any more; whether there was a replica."""
+    """Remove a replica, and its blob if no file or node has it; return whether there was a replica."""
     gone = db.execute(
         "DELETE FROM blob_replicas WHERE sha256 = ? AND node_id = ?", (sha256, node_id)
     ).rowcount

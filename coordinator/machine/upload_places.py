@@ -1,8 +1,8 @@
 """The unfinished uploads placed on a node. Shared by `nodes`, which refuses removals, and their list.
 
-The log does not know which nodes of a placement have what is acknowledged, only that as many as the write
-quorum have. So a node in a placement, first or not, counts as one that has it. There is no index: uploads
-under way are few, and a node leaves seldom.
+The log does not know which nodes of a placement have the acknowledged bytes, only that a write quorum of them
+does. So every node in a placement counts as one that has them. There is no index: there are few uploads in
+progress, and a node is rarely removed.
 """
 
 import json
@@ -14,12 +14,12 @@ from metadata.protocol.queries import ListNodeUploads
 NAMED_MAX = 5  # in a refusal
 COUNTED_MAX = 10_000
 
-# A node id has no character that JSON escapes, nor quotes (ca/identity.py).
+# A node id has no quotes, nor characters that JSON escapes (ca/identity.py).
 _PLACED = "instr(u.placement, ?) > 0 AND u.expires_at_ms > ?"
 
 
 def list_of_node(question: Question, query: ListNodeUploads) -> UploadPage:
-    """One page of the uploads that are placed on a node and have not ended."""
+    """Return one page of the uploads that are placed on a node and have not ended."""
     rows = question.db.execute(
         "SELECT u.file_uuid, f.kind, u.placement, u.offset_bytes, u.epoch, u.prefix_sha256"
         " FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
@@ -41,7 +41,7 @@ def list_of_node(question: Question, query: ListNodeUploads) -> UploadPage:
 
 
 def count_of_node(change: Change, node_id: str) -> int:
-    """How many uploads are placed on a node and have not ended, COUNTED_MAX for as many and more."""
+    """Return how many uploads are placed on a node and have not ended, COUNTED_MAX for as many and more."""
     row = change.db.execute(
         f"SELECT COUNT(*) FROM (SELECT 1 FROM uploads u WHERE {_PLACED} LIMIT {COUNTED_MAX})",
         (_quoted(node_id), change.at_ms),
@@ -50,7 +50,7 @@ def count_of_node(change: Change, node_id: str) -> int:
 
 
 def named_of_node(change: Change, node_id: str) -> str:
-    """The names of the first of them for people to read, those with most bytes first."""
+    """Return the names of the first of them for an error message, those with most bytes first."""
     rows = change.db.execute(
         f"SELECT u.file_uuid, u.offset_bytes FROM uploads u WHERE {_PLACED}"
         f" ORDER BY u.offset_bytes DESC, u.file_uuid LIMIT {NAMED_MAX}",

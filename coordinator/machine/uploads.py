@@ -1,4 +1,4 @@
-"""Uploads: from `pending` over `uploading` to `available`, or gone when they expire."""
+"""Uploads: from `pending` over `uploading` to `available`, or deleted when they expire."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -72,13 +72,13 @@ def begin(change: Change, row: files.FileRow, placement: list[str]) -> UploadRec
 
 
 def get(scope: Change | Question, query: GetUpload) -> UploadRecord:
-    """The upload, ended or not. Needs write on the file."""
+    """Return the upload, ended or not. Needs write on the file."""
     row, upload = _require(scope, query.caller, query.file_uuid)
     return _record(scope, row, _live(scope, row, upload))
 
 
 def live(question: Question, query: LiveUploads) -> list[str]:
-    """Which of these files have an upload that has not ended."""
+    """Return which of these files have an upload that has not ended."""
     marks = ", ".join("?" * len(query.file_uuids))
     rows = question.db.execute(
         f"SELECT file_uuid FROM uploads WHERE file_uuid IN ({marks}) ORDER BY file_uuid",
@@ -88,10 +88,10 @@ def live(question: Question, query: LiveUploads) -> list[str]:
 
 
 def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
-    """Record bytes that are durable on the write quorum: pending becomes uploading, the expiry moves on.
+    """Record bytes that are durable on the write quorum: pending becomes uploading, the expiry is extended.
 
-    Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused,
-    and so is what the bucket's quota has no room for.
+    Needs write. Only the holder of this epoch may, and only forward: a late report is rejected, and so are
+    bytes that exceed the bucket's quota.
     """
     row, earlier = _require_held(change, command, command.node_id)
     if earlier is None:
@@ -155,7 +155,7 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 
 
 def place(change: Change, command: PlaceUpload) -> int:
-    """Place the upload on other nodes; the new epoch. Its expiry stays, as nobody has sent a byte."""
+    """Place the upload on other nodes; return the new epoch. Its expiry stays, as no byte was sent."""
     found = change.db.execute(f"SELECT {_COLUMNS} FROM uploads u WHERE file_uuid = ?", (command.file_uuid,))
     earlier = _upload_of(found.fetchone() or (None,))
     if earlier is None or earlier.expires_at_ms <= change.at_ms:
@@ -168,7 +168,7 @@ def place(change: Change, command: PlaceUpload) -> int:
 
 
 def restart(change: Change, command: RestartUpload) -> UploadRecord:
-    """Begin the upload anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
+    """Restart the upload on nodes that the leader chose, since no node has its bytes. Needs write."""
     assert command.placement, "the leader stamps the placement in"
     row, upload = _require_as_seen(change, command)
     if upload is not None:
@@ -180,12 +180,13 @@ def restart(change: Change, command: RestartUpload) -> UploadRecord:
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     """Fix the size of an upload that began without one; the same size again is no error. Needs write.
 
-    Raises PayloadTooLarge for a size that the bucket has no room for now; the size stays open then.
+    Raises PayloadTooLarge for a size that exceeds the quota now; the size stays open then.
     """
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
     if row.size_bytes is None:
-        contents.require_quota(change, row.bucket_id, command.size_bytes)  # else nothing could end it
+        # Otherwise the upload could never be completed.
+        contents.require_quota(change, row.bucket_id, command.size_bytes)
         if upload is not None:
             upload = _reserve(change, row, upload, command.size_bytes)
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
@@ -199,10 +200,9 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
 
 
 def complete(change: Change, command: CompleteUpload) -> ContentRecord:
-    """Make the file available with its replicas, and store what its content says of itself.
+    """Make the file available with its replicas, and store the properties of its content.
 
-    Needs write now, whatever was true when the upload began. Doing it again with the same content changes
-    nothing.
+    Needs write now, not only when the upload began. A repeated call with the same content changes nothing.
     """
     row, upload = _require(change, command.caller, command.file_uuid)
     if row.kind == PARTIAL:
@@ -246,16 +246,16 @@ def stored(change: Change, new: files.NewFile, command: CreateFile) -> CompleteU
 
 
 def end_at_once(change: Change, row: files.FileRow, completion: CompleteUpload) -> UploadRecord:
-    """Make a file available that was just created, with content that `stored` let through."""
+    """Make a file available that was just created, with content that `stored` accepted."""
     contents.make_available(change, row, completion)
     row = msgspec.structs.replace(row, status="available", blob_sha256=completion.blob_sha256)
     return _record(change, row, None)
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
-    """Give up an upload that has not ended. Needs write.
+    """Delete an upload that has not ended. Needs write.
 
-    A conflict when a backup names it as its parent, and for a part of a final upload.
+    Raises Conflict for the parent of a backup, and for a part of a final upload.
     """
     row, _ = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
@@ -265,7 +265,7 @@ def terminate(change: Change, command: TerminateUpload) -> None:
 
 
 def _end(change: Change, row: files.FileRow) -> None:
-    """Take away what the file has beside its content while it is uploaded."""
+    """Delete the rows that the file has only while it is uploaded."""
     quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, row.file_uuid))
     files.remove_parts(change, row.file_uuid)
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (row.file_uuid,))
@@ -278,9 +278,10 @@ def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
 def _begin_epoch(
     change: Change, file_uuid: str, earlier: _Upload, *, lost: list[str] | None = None, **changed: object
 ) -> _Upload:
-    """Change the upload so, in a new epoch: nothing that its holder has under way is taken any more.
+    """Change the upload in a new epoch: pending reports of its holder are rejected from then on.
 
-    `lost`: nobody has its bytes, as these nodes have said; it begins anew. Raises Conflict if others may.
+    `lost`: nodes that have said that they lack its bytes, so it starts over. Raises Conflict if others may
+    have them.
     """
     if lost is not None:
         _require_lost(change, earlier, lost)
@@ -303,7 +304,7 @@ def _require_as_seen(
 def _require_held(
     change: Change, command: RecordProgress | RewindUpload | TakeOverUpload | RestartUpload, node_id: str
 ) -> tuple[files.FileRow, _Upload | None]:
-    """The file and its upload, None when the upload has ended well.
+    """Return the file and its upload, None if the upload has ended well.
 
     Raises Conflict unless this node is the holder of the upload, in this epoch.
     """
@@ -319,7 +320,7 @@ def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
 
 
 def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: int) -> int:
-    """Return what the upload reserves once it is to have so many bytes.
+    """Return what the upload reserves if it is to have this many bytes.
 
     Raises PayloadTooLarge or RateLimited if the bucket has no room for the additional bytes.
     """
@@ -331,7 +332,7 @@ def _with_room(change: Change, bucket_id: str, upload: _Upload, wanted_bytes: in
 
 
 def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: int) -> _Upload:
-    """Reserve exactly its size for the upload; the upload as it is then. Raises as `_with_room`."""
+    """Reserve exactly its size for the upload; return the changed upload. Raises as `_with_room`."""
     reserved_bytes = min(_with_room(change, row.bucket_id, upload, size_bytes), size_bytes)
     quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - upload.reserved_bytes)
     upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes)
@@ -340,7 +341,7 @@ def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: in
 
 
 def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
-    """The reserved bytes, which bound the holder; unset where no quota does."""
+    """Return the reserved bytes, which bound the holder; unset without a quota."""
     return msgspec.UNSET if upload is None or not upload.quota_bytes else upload.reserved_bytes
 
 
@@ -351,13 +352,13 @@ def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec
 
 
 def _parts(scope: Change | Question, sequence: int) -> list[str] | msgspec.UnsetType:
-    """The partial uploads that the content is put together from; unset for none."""
+    """Return the partial uploads that form the content; unset for none."""
     found = scope.db.execute("SELECT parts FROM concatenations WHERE sequence = ?", (sequence,)).fetchone()
     return msgspec.UNSET if found is None else _node_ids(found[0])
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
-    """The new placement, [] for none. Raises InvalidRequest."""
+    """Return the new placement, [] for none. Raises InvalidRequest."""
     placement = command.placement
     if not placement:
         return []
@@ -368,7 +369,7 @@ def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
 
 
 def _require_nodes(change: Change, placement: list[str]) -> None:
-    """Raises InvalidRequest for a placement that cannot be one."""
+    """Raise InvalidRequest for an impossible placement."""
     if not placement or len(set(placement)) != len(placement):
         raise InvalidRequest("placement: must name nodes, and each once.")
     if contents.known_nodes(change, placement) != len(placement):
@@ -376,7 +377,7 @@ def _require_nodes(change: Change, placement: list[str]) -> None:
 
 
 def _require_lost(change: Change, upload: _Upload, lost: list[str]) -> None:
-    """Raises Conflict while a node of the placement is a member that nobody has asked for the bytes."""
+    """Raise Conflict while a node of the placement is a member that was not asked for the bytes."""
     unasked = [node_id for node_id in upload.placement if node_id not in lost]
     if unasked and contents.known_nodes(change, unasked):
         raise Conflict("Nodes that may have what is acknowledged of this upload were not asked.")
@@ -404,7 +405,7 @@ def _require_stored(
     completion: CompleteUpload,
     upload: _Upload | None = None,
 ) -> None:
-    """Raises unless the content is what was declared, has room, and is on enough nodes."""
+    """Raise unless the content is as declared, has room, and is on enough nodes."""
     size_bytes, sha256 = completion.size_bytes, completion.blob_sha256
     if declared.size_bytes not in (None, size_bytes):
         raise InvalidRequest(f"size_bytes: {declared.size_bytes} were declared, {size_bytes} came.")
@@ -421,7 +422,7 @@ def _require_stored(
 def _require(
     scope: Change | Question, caller: Caller, file_uuid: str
 ) -> tuple[files.FileRow, _Upload | None]:
-    """The file, if the caller has write on it, with its upload if that has not ended.
+    """Return the file, if the caller has write on it, with its upload if that has not ended.
 
     Raises the errors of `files.require`.
     """
@@ -443,7 +444,7 @@ def _upload_of(row: Sequence[Any]) -> _Upload | None:
 
 
 def _live(scope: Change | Question, row: files.FileRow, upload: _Upload | None) -> _Upload | None:
-    """The upload, None when it has ended well. Raises Gone for one that has expired."""
+    """Return the upload, None if it has ended well. Raises Gone for an expired one."""
     if row.status == "tombstoned":
         raise Gone("The retention period of this file has passed.")
     if row.status == "available":

@@ -1,6 +1,6 @@
-"""Users: roles, groups, and the generation that makes their tokens live or dead.
+"""Users: roles, groups, and the generation that makes their tokens valid or invalid.
 
-The row of a deleted user stays, so that its generation does: should the id come back, old tokens stay dead.
+The row and generation of a deleted user stay: if the id is created again, old tokens stay invalid.
 """
 
 import json
@@ -32,13 +32,13 @@ from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetU
 _HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE held.value = ?)"
 _IS_HELD = {"group": _HELD.format("groups"), "role": _HELD.format("roles")}
 _names = msgspec.json.Decoder(list[str]).decode
-NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB
+NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: the room in a token of 4 KiB
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
 _GENERATIONS_SINCE_MS = 1_577_836_800_000  # 2020-01-01: nine digits in a token instead of ten
 
 
 def admit(change: Change, command: AdmitUser) -> UserRecord:
-    """Create the user, or update its roles and groups where they are given. Admin only.
+    """Create the user, or update its given roles and groups. Admin only.
 
     Raises Conflict for a disabled user, which gets no token, and for a caller that drops its own role admin.
     """
@@ -62,9 +62,9 @@ def put(change: Change, command: PutUser) -> UserRecord:
 
 
 def delete(change: Change, command: DeleteUser) -> None:
-    """Make a user unknown: tokens die, permissions and public tokens end, roles and groups go. Admin only.
+    """Delete a user: tokens become invalid; permissions, public tokens, roles and groups end. Admin only.
 
-    Its partial uploads end: nobody could go on with them, and they have reserved of a quota.
+    Its partial uploads end: no user could resume them, and they have reserved quota.
 
     Raises NotFound, or Conflict while it owns buckets or files, and for the caller itself.
     """
@@ -83,14 +83,14 @@ def delete(change: Change, command: DeleteUser) -> None:
 
 
 def revoke(change: Change, command: RevokeUser) -> None:
-    """End every permission, token and public token of a user in one change; it stays. Admin only."""
+    """End every permission, token and public token of a user in one change; the user stays. Admin only."""
     require_admin(change.users, command.caller)
     _require(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
 
 
 def get(question: Question, query: GetUser) -> UserRecord:
-    """The caller's own record."""
+    """Return the caller's own record."""
     require_user(question.users, query.caller)
     user = _find(question, query.caller.subject)
     if user is None:
@@ -99,7 +99,7 @@ def get(question: Question, query: GetUser) -> UserRecord:
 
 
 def find(question: Question, query: FindUser) -> UserRecord:
-    """The record of any user. Admin only."""
+    """Return the record of any user. Admin only."""
     require_admin(question.users, query.caller)
     return _require(question, query.user_id)
 
@@ -121,13 +121,13 @@ def check_principal(question: Question, query: CheckPrincipal) -> None:
 
 
 def check_admin(question: Question, query: CheckAdmin) -> UserRecord:
-    """The caller's own record, if it has the role admin."""
+    """Return the caller's own record, if it has the role admin."""
     require_admin(question.users, query.caller)
     return get(question, GetUser(caller=query.caller))
 
 
 def list_page(question: Question, query: ListUsers) -> UserPage:
-    """One page of users, oldest first. Admin only.
+    """Return one page of users, oldest first. Admin only.
 
     The first admin has the sequence 0, so the cursor is the sequence that the page begins with.
     """
@@ -149,7 +149,7 @@ def list_page(question: Question, query: ListUsers) -> UserPage:
 
 
 def _check_own(caller: Caller, user_id: str, roles: list[str] | None, *, disabled: bool = False) -> None:
-    """Raises Conflict when the caller would lock itself out: some admin always remains."""
+    """Raise Conflict if the caller would lock itself out: some admin always remains."""
     if caller.subject != user_id:
         return
     if disabled:
@@ -187,10 +187,10 @@ def _end_parts(change: Change, user_id: str) -> None:
 
 
 def _least_generation(change: Change) -> int:
-    """The least generation that a user gets now: by the clock it is none that the user had before.
+    """Return the lowest generation that a user gets now: by the clock, the user never had it before.
 
-    A cluster that was restored knows nothing of the generations after its snapshot. If it counted from there
-    it would come to them again, and tokens of that time, revoked long ago, would live.
+    A restored cluster knows nothing of the generations after its snapshot. If it counted on from there, it
+    would reuse them, and revoked tokens of that time would become valid.
     """
     return max(1, (change.at_ms - _GENERATIONS_SINCE_MS) // 1000)
 
@@ -202,7 +202,7 @@ def _put(
     groups: list[str] | None,
     disabled: bool | None = None,
 ) -> UserRecord:
-    """Write what is given; the rest stays as it is, or is empty for a new user.
+    """Write the given fields; the others stay, or are empty for a new user.
 
     Raises InvalidRequest for more names than a token has room for.
     """

@@ -24,16 +24,17 @@ def update(change: Change, command: UpdateVm) -> VmRecord:
 
 
 def get(question: Question, query: GetVm) -> VmRecord:
-    """The record. Needs read."""
+    """Return the record. Needs read."""
     return kinds.get(question, _KIND, query.caller, query.file_uuid)
 
 
 def list_page(question: Question, query: ListVms) -> VmPage:
-    """One page, oldest first: what the caller owns, for admins all; the filters come after access control.
+    """Return one page, oldest first: what the caller owns, for admins all.
 
-    Images of one md5 are few, whoever owns them, so that their index drives the search.
+    The filters are applied after access control. There are few images of one md5, so the search uses their
+    index.
     """
     if not query.md5:
         return VmPage(*kinds.list_page(question, _KIND, query))
-    same_content = Condition("k.md5 = ? AND k.md5 <> ''", (query.md5,))  # as the partial index says it
+    same_content = Condition("k.md5 = ? AND k.md5 <> ''", (query.md5,))  # as in the partial index
     return VmPage(*kinds.list_page(question, _KIND, query, candidates=(same_content,), owner_is_filter=True))

@@ -17,15 +17,15 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store, StoreFull
 from metadata.protocol import commands
 
-APPLIED_AFTER_S = 0.01  # by a follower: some changes of one client, and an eighth of a heartbeat
+APPLIED_AFTER_S = 0.01  # on a follower: some changes of one client, and an eighth of a heartbeat
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
-FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+FULL_PAUSE_S = 0.5  # between two attempts on a full disk
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
 
-class Applying:
+class EntryApplier:
     """Applies entries for one member.
 
     `run` is owned by the driver; `done` receives each batch with replies.
@@ -46,9 +46,9 @@ class Applying:
         self._timer: asyncio.TimerHandle | None = None
         self._thread = Worker("state")
         self.lock = asyncio.Lock()  # its holder may change the database, or replace its file
-        self.is_stuck = False  # while the database takes nothing
+        self.is_stuck = False  # while the database accepts nothing
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Schedule the application of due entries, sooner if a caller may wait for them."""
         if self._member.led_term or self._member.has_waiting_reads:
             self._due.set()
@@ -56,7 +56,7 @@ class Applying:
             self._timer = asyncio.get_running_loop().call_later(APPLIED_AFTER_S, self._due.set)
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises what the store raises: the process must end then."""
+        """Apply until cancelled. Raises what the store raises: the process must end then."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -80,7 +80,7 @@ class Applying:
             self._timer = None
 
     async def _apply(self, entries: Sequence[Entry]) -> list[bytes]:
-        """Apply a batch; on a full disk again and again, until there is room."""
+        """Apply a batch; on a full disk retry until there is room."""
         while True:
             try:
                 if self._is_short(entries):
@@ -97,7 +97,7 @@ class Applying:
             await asyncio.sleep(FULL_PAUSE_S)
 
     def _is_short(self, entries: Sequence[Entry]) -> bool:
-        """Whether these are applied sooner here than a thread is woken: a few, of a few rows each."""
+        """Return whether these are applied sooner here than a thread wakes up: a few, of a few rows each."""
         return (
             len(entries) <= APPLIED_INLINE_MAX
             and not self.lock.locked()

@@ -16,8 +16,8 @@ from typing import Final
 LATE_S: Final = 0.25  # a batch that is on our own disk sooner is in time; a good disk needs 1 to 30 ms
 LATE_FACTOR: Final = 4.0  # times what the others need: two disks of one make differ by less
 LATE_BATCHES: Final = 3  # in a row
-HANGING_S: Final = LATE_S * LATE_BATCHES  # one batch that takes this long is late enough
-LEAD_S_MIN: Final = 10.0  # from the beginning of a lead to a hand-over for its pace
+HANGING_S: Final = LATE_S * LATE_BATCHES  # one batch that takes this long suffices
+LEAD_S_MIN: Final = 10.0  # from the beginning of a lead to a transfer because of its pace
 CALM_S: Final = 600.0  # each change of leaders within this time doubles it
 CHANGES_MAX: Final = 7  # of those that count: then a lead lasts for ten minutes
 
@@ -43,11 +43,11 @@ class Pace:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether it waits to hear how far the others are."""
+        """Return whether it waits for the times of the others."""
         return self._batch is not None and self._batch.others_s is None
 
-    def in_term(self, term: int, *, leads: bool, at_s: float) -> None:
-        """Each tick: the term that this member is in, and whether it leads it."""
+    def note_term(self, term: int, *, leads: bool, at_s: float) -> None:
+        """Note at each tick the term of this member, and whether it leads."""
         if (term, leads) == (self._term, self._leads):
             return
         if self._term not in (-1, term):
@@ -61,20 +61,20 @@ class Pace:
         changes = sum(at_s - changed_at_s < CALM_S for changed_at_s in self._changes)
         self._rests_until_s = at_s + LEAD_S_MIN * 2 ** max(0, changes - 1)
 
-    def sent(self, index: int, *, at_s: float) -> None:
-        """Entries up to `index` are on their way to our disk and to the others, as of now."""
+    def note_sent(self, index: int, *, at_s: float) -> None:
+        """Note that entries up to `index` are being sent to our disk and to the others from now on."""
         if self._batch is None:
             self._batch = _Batch(index, at_s)
 
-    def others_have(self, index: int, *, at_s: float) -> None:
-        """A majority has the log up to `index` on disk, this member not counted."""
+    def note_durable_elsewhere(self, index: int, *, at_s: float) -> None:
+        """Note that a majority without this member has the log up to `index` on disk."""
         batch = self._batch
         if batch is not None and batch.others_s is None and index >= batch.index:
             batch.others_s = at_s - batch.began_at_s
             self._judge(batch)
 
-    def own_has(self, index: int, *, at_s: float) -> None:
-        """Our disk has the log up to `index`. Others that do not have it by then are no faster."""
+    def note_durable_here(self, index: int, *, at_s: float) -> None:
+        """Note that our disk has the log up to `index`. Others that do not have it by then are no faster."""
         batch = self._batch
         if batch is not None and index >= batch.index:
             batch.own_s = at_s - batch.began_at_s
@@ -87,15 +87,15 @@ class Pace:
         self._batch = None
 
     def is_too_slow(self, *, at_s: float) -> bool:
-        """Whether the lead should go to another now."""
+        """Return whether another member should lead now."""
         if at_s < self._rests_until_s:
             return False
         batch = self._batch
         hangs = batch is not None and _is_late(batch, at_s - batch.began_at_s, HANGING_S)
         return hangs or self._late >= LATE_BATCHES
 
-    def handed_over(self, *, at_s: float) -> None:
-        """Another was asked to lead: if it does not, it is asked again after a while."""
+    def note_transfer(self, *, at_s: float) -> None:
+        """Note that another was asked to lead: if it does not, it is asked again after a while."""
         self._late = 0
         self._rest(at_s)
 

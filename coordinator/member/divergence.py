@@ -4,10 +4,12 @@ No I/O here. Reports come from the log, so every member sees the same reports an
 Only three facts show which member is odd:
 
 - A member says itself that its state cannot be read.
-- A majority of the voters has another digest. Those that have copied their state from each other, with nobody
-  to vouch for the copy, are one witness: they would have the same damage.
-- A voter has the digest that a majority had of the same rows before, no entry of the log has touched them
-  since, and nobody knows of one that did. Then whoever differs there has changed by itself.
+
+- A majority of the voters has another digest. Members that have copied their state from each other, without a
+confirmation of the copy, are one witness: they would have the same damage.
+
+- A voter has the digest that a majority had of the same rows before, and no member knows of a later entry of
+the log that changed them. Then the state of a member with another digest has changed without an entry.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,12 +19,12 @@ from enum import Enum
 from coordinator.storage.snapshot_origins import UNKNOWN
 from metadata.model.records import StateHash
 
-# Places in the log whose digests are remembered. One that was away finds that it differs where it was left
-# behind: its report comes as many places late as were hashed meanwhile. About 600 bytes each.
+# Places in the log whose digests are remembered. A member that was away finds its difference at the place
+# where it stopped: its report is as many places late as were hashed meanwhile. About 600 bytes each.
 INDEXES_MAX = 1024
 REPORTERS_MAX = 64  # digests remembered for one place: more than a group has members
-OPEN_MAX = 16  # differences that stay remembered, however old, until it is known who is odd
-AGREED_MAX = 65_536  # slices of the last pass: more than ten million files have
+OPEN_MAX = 16  # old differences that stay remembered until the odd member is known
+AGREED_MAX = 65_536  # slices of the last pass: enough for more than ten million files
 
 
 class DigestStanding(Enum):
@@ -70,20 +72,20 @@ class _Agreed:
 
 
 class DivergenceWatch:
-    """Remembers what was reported, for a bounded number of places in the log."""
+    """Remembers reports for a bounded number of places in the log."""
 
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
         self._places: dict[int, _Place] = {}
         self._agreed: dict[str, _Agreed] = {}
         self._table = ""
-        self.odd: set[str] = set()  # this member too, if it is; those that were removed stay
+        self.odd: set[str] = set()  # including this member, and removed ones
         self.origins: dict[str, str] = {}  # by coordinator: the source of its state, by its last report
 
-    def own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
+    def note_own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
         """Record this member's own digest, from the state machine; it is known before any report about it.
 
-        `hashed`: of which slice, for one that is compared with what was agreed on before.
+        `hashed`: the slice, if its digest is compared with earlier agreements.
         """
         self._remember(log_index, self._own_id, ReportedDigest(digest, self.origins.get(self._own_id, "")))
         if hashed is not None and (place := self._places.get(log_index)) is not None:
@@ -91,7 +93,7 @@ class DivergenceWatch:
             self._begin_table(hashed)
 
     def own_digest(self, log_index: int) -> str:
-        """Return the digest that `own` was called with for this place, "" if forgotten."""
+        """Return the digest that `note_own` was called with for this place, "" if forgotten."""
         place = self._places.get(log_index)
         own = place.reports.get(self._own_id) if place is not None else None
         return "" if own is None else own.digest
@@ -103,13 +105,13 @@ class DivergenceWatch:
             return 0
         return known[1]
 
-    def reported(
+    def process_report(
         self, coordinator_id: str, log_index: int, report: ReportedDigest | str, voters: Collection[str]
     ) -> Divergence | None:
-        """A report from the log. What it shows that was not known before: a difference, or who is odd.
+        """Process a report from the log; return what it newly shows: a difference, or the odd members.
 
-        `coordinator_id` need not be a voter: a learner can be odd, but only voters make a majority. This
-        member is held to the digest that it computed itself, if it remembers that.
+        `coordinator_id` need not be a voter: a learner can be odd, but only voters make a majority. For this
+        member, the digest that it computed itself counts, if it is remembered.
         """
         report = ReportedDigest(report) if isinstance(report, str) else report
         self.origins[coordinator_id] = report.origin
@@ -127,11 +129,11 @@ class DivergenceWatch:
         return found
 
     def forget(self, member: str) -> None:
-        """The state that this member spoke of is no more."""
+        """Forget the reports of this member, whose state has been replaced."""
         for place in self._places.values():
             place.reports.pop(member, None)
 
-    def standing(self, log_index: int, voters: Collection[str]) -> DigestStanding:
+    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestStanding:
         """Return the comparison of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.reports:
@@ -143,9 +145,9 @@ class DivergenceWatch:
         return DigestStanding.AGREED if is_agreed else DigestStanding.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
-        """Whether this member has at a place what a majority of witnesses has.
+        """Return whether this member has at a place the digest of a majority of witnesses.
 
-        It is right as well with what all voters have that are not known to be odd.
+        The digest of all voters that are not known to be odd suffices as well.
         """
         place = self._places.get(log_index)
         own = self.own_digest(log_index)
@@ -156,7 +158,7 @@ class DivergenceWatch:
         return is_unanimous or majority_digest(reports, voters) == own
 
     def has_reported(self, coordinator_id: str, log_index: int) -> bool:
-        """Whether this member said what it has at this place."""
+        """Return whether this member has reported its digest of this place."""
         place = self._places.get(log_index)
         return place is not None and coordinator_id in place.reports
 
@@ -170,19 +172,19 @@ class DivergenceWatch:
         ]
 
     def digests_at(self, log_index: int) -> dict[str, str]:
-        """The digests that were reported for a place, by coordinator."""
+        """Return the reported digests of a place, by coordinator."""
         place = self._places.get(log_index)
         return {} if place is None else {name: report.digest for name, report in place.reports.items()}
 
     def recall(self, log_index: int, digests: Mapping[str, str]) -> None:
-        """A difference that was open when this process ended is open now."""
+        """Restore a difference that was open when the previous process ended."""
         for name, digest in digests.items():
             self._remember(log_index, name, ReportedDigest(digest))
         if log_index in self._places:
             self._places[log_index].found = Divergence(log_index, ())
 
     def can_do_without(self, since_index: int, voters: Collection[str]) -> bool:
-        """Whether a majority of voters is here without the odd ones.
+        """Return whether a majority of voters without the odd ones is active.
 
         At one place since then they all had the same digest.
         """
@@ -209,7 +211,7 @@ class DivergenceWatch:
         return Divergence(log_index, tuple(sorted(odd)))
 
     def _agree(self, log_index: int, place: _Place, digest: str) -> None:
-        """A majority has this digest here."""
+        """Note that a majority has this digest here."""
         if (hashed := place.slice) is None:
             return
         agreed = self._agreed.setdefault(hashed.table, _Agreed())
@@ -218,9 +220,9 @@ class DivergenceWatch:
             agreed.by_position[hashed.position] = max(known, (digest, log_index), key=lambda each: each[1])
 
     def _begin_table(self, hashed: StateHash) -> None:
-        """Forget what was agreed two passes ago, since it proves nothing.
+        """Forget the agreements of the pass before the last, since they prove nothing.
 
-        Other slices may have been hashed since, and what touched these rows is forgotten with them.
+        Other slices may have been hashed since, and changes of these rows are forgotten with them.
         """
         if hashed.table == self._table:
             return
@@ -245,7 +247,7 @@ class DivergenceWatch:
 
 
 def majority_digest(reports: Mapping[str, ReportedDigest], voters: Collection[str]) -> str:
-    """The digest that a majority of the voters has, "" for none. Copies of one state are one voter."""
+    """Return the digest of a majority of the voters, "" for none. Copies of one state are one voter."""
     witnesses: dict[str, set[str]] = {}
     for voter in sorted(set(voters) & set(reports)):
         if reports[voter].origin == UNKNOWN:
@@ -256,9 +258,9 @@ def majority_digest(reports: Mapping[str, ReportedDigest], voters: Collection[st
 
 
 def confirmed_digest(reports: Mapping[str, ReportedDigest], voters: Iterable[str]) -> str:
-    """The digest of voters that is the same as was agreed on before, when nothing touched the rows.
+    """Return the digest of voters that equals an earlier agreement on unchanged rows.
 
-    It is "" when there is none, or where members contradict each other.
+    It is "" if there is none, or if members contradict each other.
     """
     confirmed = {reports[voter].digest for voter in voters if voter in reports and reports[voter].agreed_at}
     is_sure = len(confirmed) == 1 and not any(report.touched for report in reports.values())

@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ca.errors import Conflict, InsufficientStorage, Unavailable
-from coordinator.member.applying import Applying
+from coordinator.member.applying import EntryApplier
 from coordinator.member.fitness import Fitness
-from coordinator.member.lease_subscribers import Following
+from coordinator.member.lease_subscribers import LeaseSubscribers
 from coordinator.member.member import TRAILING_ENTRIES, RaftMember
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.proposing import check_known, encoded, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
-from coordinator.member.snapshot_making import Hooks, Making
+from coordinator.member.snapshot_making import Hooks, SnapshotMaker
 from coordinator.member.thread import Worker
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
@@ -39,13 +39,13 @@ from metadata.rpc.websocket import end
 
 TICK_S = 0.08  # an election starts after 12 to 21 of these without a leader (coordinator/raft/config.py)
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
-COMPACTED_BYTES_MIN = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
+COMPACTED_BYTES_MIN = 64 << 20  # a smaller log is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
-WAITED_FOR_S = 0.001  # for a short write, by the loop: a good disk takes a fraction of it
-WAITED_FOR_MAX = 4  # entries: a batch that came about in one moment
+WAITED_FOR_S = 0.001  # the loop waits this long for a short write; a good disk takes a fraction of it
+WAITED_FOR_MAX = 4  # entries: a batch of one moment
 LOG_THREAD = "log"
-TIMER_GRAIN_S = 0.002  # uvloop's timers may go off by a millisecond too early
-SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
+TIMER_GRAIN_S = 0.002  # uvloop's timers may fire a millisecond too early
+SILENT_AFTER_S = 1.0  # for a write: longer than the shortest election timeout
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
 _log = logging.getLogger(__name__)
@@ -81,42 +81,42 @@ class Driver:
         self._send = send
         self._fetch = fetch
         self._applied = applied
-        self._clocks = clocks or MemberClocks()  # the time that changes carry
+        self._clocks = clocks or MemberClocks()  # the time in changes
         self._compacted_bytes_min = compacted_bytes_min
         rand, trailing = random.Random(), trailing_entries
         self._member = member = RaftMember(config, log, store, snapshots, rand, trailing_entries=trailing)
-        self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
+        self.following = LeaseSubscribers(self._leadership, self.read_barrier, lease_s=cache_lease_s)
         hooks = Hooks(self._taken, member.snapshot_gone, lambda: member.is_fetched_from, self._fail)
-        self.making = Making(config.id, snapshots, hooks)
+        self.making = SnapshotMaker(config.id, snapshots, hooks)
         self._log_thread = Worker(LOG_THREAD)
         self._wake = asyncio.Event()
         self._timer: asyncio.Handle | None = None  # of the next tick, at `_timer_at_s`
         self._timer_at_s = 0.0
-        self._ticked_at_s = 0.0  # up to when time was told to the member
-        self._writing: Ready | None = None  # what goes to the log now
-        self._is_writing_long = False  # the timer has gone off meanwhile
-        self._writing_since_s = self._last_write_s = 0.0  # how long the last one took
+        self._ticked_at_s = 0.0  # the member knows the time up to here
+        self._writing: Ready | None = None  # is being written to the log
+        self._is_writing_long = False  # the timer has fired meanwhile
+        self._writing_since_s = self._last_write_s = 0.0  # the duration of the last write
         self._is_meanwhile_due = False
         self._fitness = Fitness(self._member, self._clocks)
-        self._applying = Applying(self._member, store, self._fitness, self._note_applied)
+        self._applying = EntryApplier(self._member, store, self._fitness, self._note_applied)
         self._tidying: asyncio.Task[None] | None = None
-        self._takes_entries = True  # False while not even the next segment of the log has room
-        self._broken: BaseException | None = None  # what ends the process
+        self._takes_entries = True  # False while there is no room even for the next segment of the log
+        self._broken: BaseException | None = None  # the error that ends the process
         self._has_ended = False
 
     @property
     def applied_index(self) -> int:
-        """The last entry that queries can see."""
+        """Return the last entry that queries can see."""
         return self._member.applied_index
 
     @property
     def leader(self) -> str:
-        """The leader of this member's term, "" if unknown."""
+        """Return the leader of this member's term, "" if unknown."""
         return self._member.leader
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads, as far as it knows."""
+        """Return whether this member leads, as far as it knows."""
         return self._member.leader == self.id
 
     @property
@@ -126,16 +126,16 @@ class Driver:
 
     @property
     def is_clock_wrong(self) -> bool:
-        """Whether most others call this member's clock wrong, and it leads only if no other can."""
+        """Return whether most others call this member's clock wrong, so it leads only if no other can."""
         return self._fitness.is_clock_wrong
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the state of this member is known to be wrong: it leads only if no other can."""
+        """Return whether this member's state is known to be wrong, so it leads only if no other can."""
         return self._fitness.is_state_wrong
 
     def suspect(self) -> None:
-        """The state of this member is wrong: it hands over, and does not lead again while others can."""
+        """Note that this member's state is wrong: it hands over, and does not lead while others can."""
         self._fitness.suspect()
         self._rouse()
 
@@ -144,15 +144,16 @@ class Driver:
         await self._applying.on_state(self._store.drop_cache)
 
     async def log_answers(self) -> None:
-        """Returns when the thread of the log has done what was asked of it before."""
+        """Return when the thread of the log has done its earlier work."""
         await self._log_thread.run(bool)
 
     def status(self) -> Status:
-        """This member as it sees itself."""
+        """Return the state of this member."""
         return self._member.status()
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, ask `target` or the most advanced voter to take over; nothing is promised.
+        """If this member leads, ask `target` or the most advanced voter to take over; success is not
+        promised.
 
         Raises NotLeader, Conflict.
         """
@@ -160,23 +161,23 @@ class Driver:
         self._rouse()
 
     def step(self, message: Message) -> None:
-        """A message came from a peer. What it breaks ends `run`, not the connection that it came on."""
+        """Process a message of a peer. An internal error ends `run`, not the peer's connection."""
         if message.entries and not self._takes_entries:
-            return  # there is no room for them; heartbeats, votes and reads go on
+            return  # there is no room for entries; heartbeats, votes and reads continue
         try:
             if self._writing is None:
                 self._tell_time()
             self._member.step(message)
             if self._fitness.pace.is_measuring and message.kind is MessageKind.APPEND_REPLY:
-                self._fitness.pace.others_have(self._member.others_match, at_s=time.monotonic())
+                self._fitness.pace.note_durable_elsewhere(self._member.others_match, at_s=time.monotonic())
         except AssertionError as error:
             self._broken = error
         self._rouse()
 
     def snapshot(self, index_min: int) -> SnapshotMeta | None:
-        """The snapshot that lies ready, of this entry or a later one; None while one is being made.
+        """Return the offered snapshot, of this entry or a later one; None while one is being made.
 
-        Raises Unavailable when the state here is older, Conflict while none may be handed out.
+        Raises Unavailable if the state here is older, Conflict while no snapshot may be sent.
         """
         self._check_running()
         if why := self.making.witnesses.forbids:
@@ -189,21 +190,20 @@ class Driver:
         self.making.begin()
         return None
 
-    def fetched(self, meta: SnapshotMeta) -> None:
-        """A snapshot that was offered is fetched and verified."""
-        self._member.fetched(meta)
+    def note_fetched(self, meta: SnapshotMeta) -> None:
+        """Note that an offered snapshot is fetched and verified."""
+        self._member.note_fetched(meta)
         self._rouse()
 
     async def propose(
         self, command: AnyCommand, *, session: int = 0, sequence: int = 0, acknowledged_below: int = 0
     ) -> bytes:
-        """The encoded Reply once the command is committed and applied here.
+        """Return the encoded Reply once the command is committed and applied here.
 
-        Raises NotLeader when another member leads or took over before this command was committed (it was
-        not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, when nothing is
-        known of the outcome, or while a coordinator may not know this command yet. The caller sets the
-        deadline. What makes records untrue that nodes keep waits until none is kept
-        (coordinator/member/record_leases.py).
+        Raises NotLeader if another member leads or took over before this command was committed (it was not
+        applied then); InsufficientStorage on a full disk; Unavailable if too many wait, if the outcome is
+        unknown, or while a coordinator may not know this command yet. The caller sets the deadline. A command
+        that invalidates cached records waits until no node has them (coordinator/member/record_leases.py).
         """
         self._check_leads()
         check_known(command, self._store.rules())
@@ -218,12 +218,12 @@ class Driver:
         except BaseException:
             self.following.release(block)
             raise
-        # Not when the caller gives up: the change may be made all the same.
+        # Not when the caller gives up: the change may still be made.
         done.add_done_callback(lambda _: self.following.release(block))
         return await asyncio.shield(done)
 
     def _handed_in(self, command: AnyCommand, numbers: tuple[int, int, int]) -> "asyncio.Future[bytes]":
-        """Its reply to come. Raises what `propose` does before anything was proposed."""
+        """Propose the command; return its future reply. Raises the early errors of `propose`."""
         self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         at_ms = self._clocks.ending_ms() if is_ending(command) else self._clocks.now_ms()
@@ -232,14 +232,14 @@ class Driver:
         return done
 
     async def change_members(self, before: Members, command: commands.RecordCoordinators) -> bytes:
-        """Change the membership from `before` to that of `command`, and apply it; the encoded Reply.
+        """Change the membership from `before` to that of `command`, and apply it; return the encoded Reply.
 
-        Raises NotLeader, Unavailable as `propose` does; Conflict if this change can not be made now.
+        Raises NotLeader, Unavailable as `propose` does; Conflict if this change cannot be made now.
         """
         self._check_leads()
         if self._member.members != before:
             raise Conflict("The membership has just been changed by another request.")
-        # What the log says and what the state records is one thing: a contradiction would stop every member.
+        # The log and the state must agree on the members: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._member.propose_membership(members, encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done)
@@ -247,9 +247,9 @@ class Driver:
         return await done
 
     async def read_barrier(self, *, patient: bool = False) -> None:
-        """Returns when a query sees everything that was acknowledged before this was called (ReadIndex).
+        """Return when a query sees everything that was acknowledged before this call (ReadIndex).
 
-        A patient one may take half a second longer, and costs next to nothing then. Raises Unavailable when
+        A patient call may take half a second longer, and costs almost nothing then. Raises Unavailable if
         there is no leader to ask or too many wait. The caller sets the deadline.
         """
         self._check_running()
@@ -259,7 +259,7 @@ class Driver:
         await done
 
     def _leadership(self) -> tuple[int, str]:
-        """The term that this member leads, 0 if none, and who leads, "" if unknown."""
+        """Return the term that this member leads, 0 if none, and the leader, "" if unknown."""
         return self._member.led_term, self._member.leader
 
     def _check_running(self) -> None:
@@ -273,7 +273,7 @@ class Driver:
 
     async def run(self) -> None:
         """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
-        self.making.found()
+        self.making.resume_offer()
         loop = asyncio.get_running_loop()
         self._store.watch(lambda damage: _call_soon(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._applying.run), name="apply")
@@ -306,7 +306,7 @@ class Driver:
                 await self._cycle(ready)
 
     def _arm(self) -> None:
-        """Have the timer go off when the member is to be told of time at the latest, soon while it writes."""
+        """Set the timer for the member's next tick, or sooner during a write."""
         ticks = self._member.due_in_ticks if self._writing is None else 1
         at_s = self._ticked_at_s + ticks * TICK_S
         if self._timer is not None:
@@ -317,7 +317,7 @@ class Driver:
         self._timer = asyncio.get_running_loop().call_at(at_s, self._ring)
 
     def _ring(self) -> None:
-        """The clock: there is time to tell."""
+        """Handle the timer: ticks may have passed."""
         self._timer = None
         self._wake.set()
         if self._writing is not None:
@@ -325,14 +325,14 @@ class Driver:
             self._meanwhile()
 
     def _rouse(self) -> None:
-        """There is something to do, which need not wait for a disk that takes long."""
+        """Wake the cycle for work that need not wait for a slow disk."""
         self._wake.set()
         if self._is_writing_long and not self._is_meanwhile_due:
             self._is_meanwhile_due = True
             asyncio.get_running_loop().call_soon(self._meanwhile)
 
     def _meanwhile(self) -> None:
-        """A turn without the disk, which is busy. One that hangs must show: its member falls silent then."""
+        """Do a turn without the busy disk. A hanging disk must show: its member becomes silent then."""
         self._is_meanwhile_due = False
         at_s, ready = time.monotonic(), self._writing
         if ready is None or at_s - self._writing_since_s > SILENT_AFTER_S or self._broken is not None:
@@ -341,17 +341,18 @@ class Driver:
             if self._member.led_term:
                 self._tell_time()
                 self._arm()
-            self._send(self._member.meanwhile())
-            self._applying.soon()
+            self._send(self._member.messages_without_disk())
+            self._applying.schedule()
         except AssertionError as error:
             self._broken = error
 
     def _tell_time(self) -> None:
-        """Tell the member of the ticks that have passed."""
+        """Report the ticks that have passed to the member."""
         now_s = asyncio.get_running_loop().time() + TIMER_GRAIN_S
         if (passed := int((now_s - self._ticked_at_s) / TICK_S)) <= 0:
             return
-        ticks = min(passed, self._member.due_in_ticks)  # the rest was a stall: who slept must depose nobody
+        # The rest was a stall: a member that slept must depose no leader.
+        ticks = min(passed, self._member.due_in_ticks)
         self._ticked_at_s = self._ticked_at_s + ticks * TICK_S if ticks == passed else now_s
         self._member.tick(ticks)
         self._fitness.tick(at_s=time.monotonic())
@@ -361,7 +362,7 @@ class Driver:
             self._tidying = asyncio.create_task(self._guard(self._tidy), name="tidy")
 
     async def _turn_due(self) -> None:
-        """Until there is something to do; lets others run in any case."""
+        """Wait until there is work; let other tasks run in any case."""
         if self._member.has_turn:
             await asyncio.sleep(0)
         else:
@@ -371,7 +372,7 @@ class Driver:
     async def _cycle(self, ready: Ready) -> None:
         self._send(ready.send_now)
         if ready.snapshot is not None:
-            # The database changes under every query: nothing else runs meanwhile.
+            # The database changes under every query: nothing else may run meanwhile.
             if self._tidying is not None:
                 await asyncio.wait([self._tidying])
             async with self._applying.lock:
@@ -381,7 +382,7 @@ class Driver:
             await self._persist(ready)
         self._send(ready.send_after_sync)
         self._member.finish(ready)
-        self._applying.soon()
+        self._applying.schedule()
         if ready.offer is not None:
             self._fetch(ready.offer)
         if ready.take_snapshot and not self._member.has_snapshot:  # one may have been made meanwhile
@@ -390,23 +391,23 @@ class Driver:
     async def _persist(self, ready: Ready) -> None:
         at_s = self._writing_since_s = time.monotonic()
         if ready.entries and self._member.led_term:
-            self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
+            self._fitness.pace.note_sent(ready.entries[-1].index, at_s=at_s)
         self._writing = ready
         try:
             writing = self._log_thread.begin(self._member.persist, ready)
             if not (self._is_write_short(ready) and writing.ends_within(WAITED_FOR_S)):
                 self._member.hand_out(ready)
-                self._applying.soon()
+                self._applying.schedule()
                 self._arm()
             await writing
         finally:
             self._writing, self._is_writing_long = None, False
-            if not self._member.led_term:  # what its leader said meanwhile did not wait for the disk
+            if not self._member.led_term:  # the leader's messages meanwhile did not wait for the disk
                 self._ticked_at_s = max(self._ticked_at_s, asyncio.get_running_loop().time() - TICK_S)
         written_at_s = time.monotonic()
         self._last_write_s = written_at_s - at_s
         if ready.entries:
-            self._fitness.pace.own_has(ready.entries[-1].index, at_s=written_at_s)
+            self._fitness.pace.note_durable_here(ready.entries[-1].index, at_s=written_at_s)
 
     def _is_write_short(self, ready: Ready) -> bool:
         """Return whether the loop waits for the write: for a few entries, if the disk was fast the last time.
@@ -440,15 +441,15 @@ class Driver:
         self._rouse()
 
     async def _tidy(self) -> None:
-        """Look for room, keep a spare segment, and let the log forget what the database holds for good."""
+        """Check the free room, keep a spare segment, and compact the log up to the durable database."""
         is_taking = self._takes_entries and not self._applying.is_stuck
-        self._fitness.look(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
+        self._fitness.check(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
         self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         if self._log.size_bytes() > self._compacted_bytes_min and not self.making.is_busy:
             durable_index = await self._applying.on_state(self._store.checkpoint)
-            spared_index = self.making.spared(self._member.compactable(durable_index))
+            spared_index = self.making.compaction_limit(self._member.compactable(durable_index))
             forgotten = self._log.forget(spared_index)
             await self._log_thread.run(self._log.discard, forgotten)
         await self.making.tidy()

@@ -1,10 +1,10 @@
-"""Whether another coordinator should rather lead than this one.
+"""Whether another coordinator should lead instead of this one.
 
-The reason is a wrong state, want of room, a wrong clock, or a slow disk.
+The reason is a wrong state, lack of room, a wrong clock, or a slow disk.
 
-Whose state is wrong, who has no room, or a clock that most others call wrong, says so to the leader and
-stands for election after the others; who leads hands over to one that is fitter, as soon as there is one. A
-slow disk is known only by comparison, so it is the leader alone that hands over for it.
+A member with a wrong state, without room, or with a clock that most others call wrong reports that to the
+leader and starts elections after the others. A leader hands over to a fitter member as soon as there is one.
+A slow disk is known only by comparison, so only the leader hands over because of it.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ class Fitness:
         self.is_state_wrong = False
         self._member = member
         self._clocks = clocks
-        self._has_room = True  # until it is looked for
+        self._has_room = True  # until the first check
 
     @property
     def has_room(self) -> bool:
-        """False while the disk takes no changes."""
+        """Return False while the disk accepts no changes."""
         return self._has_room
 
     @has_room.setter
@@ -44,13 +44,13 @@ class Fitness:
         self._update_reluctance()
 
     def suspect(self) -> None:
-        """The state of this member is known to be wrong, from now on."""
+        """Note that the state of this member is known to be wrong, from now on."""
         self.is_state_wrong = True
         self._update_reluctance()
         self._yield()
 
-    def look(self, *, has_room: bool) -> None:
-        """Every few seconds: how things are now; if others are fitter and this member leads, one is asked."""
+    def check(self, *, has_room: bool) -> None:
+        """Check every few seconds; if others are fitter and this member leads, ask one to lead."""
         if has_room and not self._has_room:
             _log.warning("the disk has free space again")
         if self._has_room and not has_room:
@@ -58,7 +58,7 @@ class Fitness:
         self._has_room = has_room
         self._look_at_clock()
         self._update_reluctance()
-        self._yield()  # again and again: it may have come to lead like that, or others are fitter by now
+        self._yield()  # again and again: it may have become leader like that, or others may be fitter by now
 
     def _look_at_clock(self) -> None:
         was_wrong, self.is_clock_wrong = self.is_clock_wrong, self._clocks.look()
@@ -78,11 +78,11 @@ class Fitness:
             _log.warning("the clocks of most members agree with the kept time again")
 
     def tick(self, *, at_s: float) -> None:
-        """Each tick: ask another to lead while most are clearly faster than this disk."""
+        """At each tick: ask another to lead while most are clearly faster than this disk."""
         leads = self._member.led_term > 0
-        self.pace.in_term(self._member.term, leads=leads, at_s=at_s)
+        self.pace.note_term(self._member.term, leads=leads, at_s=at_s)
         if leads and self.pace.is_too_slow(at_s=at_s):
-            self.pace.handed_over(at_s=at_s)
+            self.pace.note_transfer(at_s=at_s)
             if self._hand_over(self._member.reluctance):
                 _log.warning(
                     "the disks of most others are clearly faster than this one: transferring the lead"
@@ -102,7 +102,7 @@ class Fitness:
             self._hand_over(Reluctance(own - 1))
 
     def _hand_over(self, reluctance_max: Reluctance) -> bool:
-        """Ask one to lead that can take over at once and is no more reluctant than this; False for none."""
+        """Ask a fit member to lead at once, at most this reluctant; return False without one."""
         target = ready_successor(self._member.status(), reluctance_max=reluctance_max)
         with contextlib.suppress(NotLeader, Conflict):
             if target:

@@ -17,13 +17,13 @@ from metadata.protocol.calls import FollowCall, FollowReply
 from metadata.protocol.invalidation import Keys
 
 POLL_S = 0.5  # a call without news is answered after this: a quarter of a lease
-PUBLISH_DELAY_S = 0.05  # after the end of a block; until then its records are asked for each time
+PUBLISH_DELAY_S = 0.05  # after the end of a block; until then its records are not cached
 
 
-class Following:
-    """Everything on the event loop. `leadership`: the term that this member leads, 0 if none, and who leads.
+class LeaseSubscribers:
+    """Everything on the event loop.
 
-    `read_barrier` as the driver's.
+    `leadership`: the term that this member leads, 0 if none, and the leader. `read_barrier` as the driver's.
     """
 
     def __init__(
@@ -42,11 +42,14 @@ class Following:
 
     @property
     def subscribers(self) -> int:
-        """How many processes hold a lease of this leader."""
+        """Return how many processes hold a lease of this leader."""
         return self._leases.live(at_s=time.monotonic())
 
     def observe(self) -> None:
-        """Notice whether this member leads. Often: a new leader's first write may wait from then on."""
+        """Notice whether this member leads.
+
+        Called often: a new leader's first write may have to wait from then on.
+        """
         term, _ = self._leadership()
         if self._leases.lead(term, at_s=time.monotonic()):
             for waiting in self._waiting.values():
@@ -77,12 +80,12 @@ class Following:
         return block
 
     def release(self, block: Block) -> None:
-        """The command of this block was applied here, or never will be by this leader."""
+        """End a block, as its command was applied here, or never will be by this leader."""
         if self._leases.release(block) and self._publish_timer is None:
             self._publish_timer = asyncio.get_running_loop().call_later(PUBLISH_DELAY_S, self._publish)
 
     async def follow(self, call: FollowCall) -> FollowReply:
-        """The answer to a subscriber. Raises NotLeader, Unavailable."""
+        """Return the answer to a subscriber. Raises NotLeader, Unavailable."""
         received_at_s = time.monotonic()
         term = self._require_leader()
         if call.is_leaving:
@@ -106,7 +109,7 @@ class Following:
                 freed.set()
 
     def _require_leader(self) -> int:
-        """The term that this member leads. Raises NotLeader."""
+        """Return the term that this member leads. Raises NotLeader."""
         self.observe()
         if not self._leases.term:
             raise NotLeader(self._leadership()[1])
@@ -121,7 +124,7 @@ class Following:
 
 
 async def _until(event: asyncio.Event, timeout_s: float) -> None:
-    """Until it is set, for `timeout_s` at most."""
+    """Wait until it is set, for `timeout_s` at most."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -1,14 +1,17 @@
-"""One member of the group without clock, threads and sockets: core, log, state and those who wait.
+"""One member of the group without clock, threads and sockets: core, log, state and waiting callers.
 
-What `coordinator.member.driver` does on an event loop and the simulator does on simulated time is decided
-here, so both run the same code. A turn, in the order of the contract in coordinator/raft:
+`coordinator.member.driver` runs it on an event loop, and the simulator on simulated time; all decisions are
+made here, so both run the same code. A turn, in the order of the contract in coordinator/raft:
 
-1. `begin()`: hands waiting proposals and reads to the core; the Ready, None if there is nothing to do.
-2. If `needs_disk(ready)`: `hand_out(ready)`, then `persist(ready)`, which writes and syncs; blocking, and
-   what it raises is the end of the process. Beside it, while it takes long: `meanwhile()`.
-3. `finish(ready)`: persisted and sent. Its committed entries are due, which `next_to_apply()` hands out.
+1. `begin()`: hands waiting proposals and reads to the core; returns the Ready, None if there is no work.
+
+2. If `needs_disk(ready)`: `hand_out(ready)`, then `persist(ready)`, which writes and syncs; it blocks, and
+its errors end the process. In parallel, while it takes long: `messages_without_disk()`.
+
+3. `finish(ready)`: persisted and sent. Its committed entries are due, and `next_to_apply()` returns them.
+
 4. `apply(entries)`, blocking, then `applied(entries, replies)`: another turn may begin and end meanwhile, so
-   the log syncs while the state machine works.
+the log syncs while the state machine works.
 
 All but `persist` and `apply` are called from one thread.
 """
@@ -31,31 +34,31 @@ from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.state_store import Store
 
 PROPOSALS_WAITING_MAX = 16_384
-PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
+PROPOSED_AT_ONCE_MAX = 1024  # the core accepts all of a slice or nothing
 READS_WAITING_MAX = 65_536
-ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
-LOG_BYTES_MAX = 512 << 20  # beyond it a member that lags catches up by a snapshot
-TRAILING_ENTRIES = 20_000  # behind what the database holds: who was away for seconds needs no snapshot
+ROUND_TICKS_MAX = 5  # a ReadIndex round without an answer is repeated after this
+LOG_BYTES_MAX = 512 << 20  # beyond this a lagging member gets a snapshot
+TRAILING_ENTRIES = 20_000  # kept behind the database: a member that was away for seconds needs no snapshot
 
 
 class Waiter(Protocol):
     """A waiter for a reply or a read: an asyncio.Future, or the simulator's client."""
 
     def done(self) -> bool:
-        """Whether it gave up."""
+        """Return whether the caller has given up."""
 
     def set_result(self, result: bytes, /) -> None:
-        """It is done. A read is given b""."""
+        """Deliver the result; b"" for a read."""
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It failed."""
+        """Deliver an error."""
 
 
 class Snapshots(Protocol):
     """The store of snapshots: `coordinator.storage.snapshot_store.SnapshotStore`, or a simulated one."""
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
-        """The fetched snapshot becomes the database of `store`, durable on return."""
+        """Make the fetched snapshot the database of `store`, durable on return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,13 @@ class _Round:
 
 
 def configured(config: Config, store: Store) -> Config:
-    """The configuration with the membership as the applied state has it."""
+    """Return the configuration with the membership of the applied state."""
     members = store.members()
     return replace(config, members=members.voters, learners=members.learners)
 
 
 class RaftMember:
-    """One member. See the module's docstring for who calls what."""
+    """One member. See the module's docstring for the order of calls."""
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class RaftMember:
         self.id = config.id
         index, _ = store.applied()
         known = log.hard_state
-        # The database may hold entries whose commit index did not reach the disk: they are committed.
+        # The database may have entries whose commit index did not reach the disk: they are committed.
         hard_state = HardState(known.term, known.vote, max(known.commit, index))
         self._raft = Raft(config, log, hard_state, index, rand, lost_term=log.promised.lost_term)
         self._log = log
@@ -112,8 +115,8 @@ class RaftMember:
         self._ticks = 0
         self._proposals: list[_Proposal] = []
         self._membership_proposals: list[_MembershipProposal] = []
-        self._waiting: dict[int, tuple[int, Waiter]] = {}  # by log index: (term, who waits for its reply)
-        self._readers: list[Waiter] = []  # asked since the last round began
+        self._waiting: dict[int, tuple[int, Waiter]] = {}  # by log index: (term, the waiting caller)
+        self._readers: list[Waiter] = []  # requested since the last round began
         self._is_round_due = False  # not while all of them are patient
         self._rounds: dict[bytes, _Round] = {}
         self._round_numbers = itertools.count(1)
@@ -122,28 +125,28 @@ class RaftMember:
         self._early_entries = 0  # of a Ready that is not finished: due already
         self._is_applying = False
         self._fetched: SnapshotMeta | None = None
-        self._taken_index = 0  # of the snapshot that lies ready, 0 if there is none
+        self._taken_index = 0  # of the snapshot on disk, 0 if there is none
         if self._raft.members.voters == (self.id,):
             self._raft.campaign()  # a single member need not wait for others
 
     @property
     def leader(self) -> str:
-        """The leader of this member's term, "" if unknown."""
+        """Return the leader of this member's term, "" if unknown."""
         return self._raft.leader
 
     @property
     def led_term(self) -> int:
-        """The term that this member leads, 0 if it leads none."""
+        """Return the term that this member leads, 0 if it leads none."""
         return self._raft.led_term
 
     @property
     def term(self) -> int:
-        """The term that this member is in."""
+        """Return the term of this member."""
         return self._raft.term
 
     @property
     def others_match(self) -> int:
-        """Up to which index a majority has a leader's log on disk, this member not counted; else 0."""
+        """Return the highest index that a majority without this leader has on disk; 0 without leading."""
         return self._raft.others_match
 
     @property
@@ -153,34 +156,34 @@ class RaftMember:
 
     @property
     def has_turn(self) -> bool:
-        """Whether `begin` has something to do, beside what was given to it since the last turn."""
+        """Return whether `begin` has work, apart from input since the last turn."""
         return self._raft.has_ready()
 
     @property
     def has_due(self) -> bool:
-        """Whether entries wait to be applied."""
+        """Return whether entries wait to be applied."""
         return bool(self._due)
 
     @property
     def has_waiting_reads(self) -> bool:
-        """Whether a read waits for an entry to be applied."""
+        """Return whether a read waits for an entry to be applied."""
         return bool(self._at_index)
 
     def status(self) -> Status:
-        """This member as it sees itself."""
+        """Return the state of this member."""
         return self._raft.status()
 
-    # What comes in
+    # Input
 
     @property
     def due_in_ticks(self) -> int:
-        """After how many more units of time `tick` is due."""
+        """Return after how many ticks `tick` is due."""
         return 1 if self._rounds else self._raft.due_in_ticks
 
     def tick(self, ticks: int = 1) -> None:
-        """Count units of time that have passed, `due_in_ticks` at most.
+        """Count passed ticks, `due_in_ticks` at most.
 
-        Rounds of reads whose answer was lost are asked again; patient reads go along with heartbeats.
+        Rounds of reads without an answer are repeated; patient reads are sent with heartbeats.
         """
         self._ticks += ticks
         if self._raft.tick(ticks) or not self.led_term:
@@ -192,17 +195,17 @@ class RaftMember:
                 self._is_round_due = True
 
     def step(self, message: Message) -> None:
-        """A message came from a peer.
+        """Process a message of a peer.
 
         An AssertionError means that an invariant is broken: the process must end.
         """
         self._raft.step(message)
 
     def propose(self, data: bytes, waiter: Waiter) -> None:
-        """Takes a command in; `waiter` gets its reply once it is committed and applied here.
+        """Accept a command; `waiter` gets its reply once it is committed and applied here.
 
-        It fails with NotLeader if it was not applied, and with Unavailable if it was not taken or nothing is
-        known of it. Raises Unavailable when too many wait.
+        The waiter gets NotLeader if it was not applied, and Unavailable if it was not accepted or the outcome
+        is unknown. Raises Unavailable if too many wait.
         """
         if len(self._proposals) >= PROPOSALS_WAITING_MAX:
             raise Unavailable("Too many changes are waiting on this coordinator.")
@@ -215,16 +218,19 @@ class RaftMember:
         self._membership_proposals.append(_MembershipProposal(members, payload, waiter))
 
     def read(self, waiter: Waiter, *, patient: bool = False) -> None:
-        """`waiter` is done when a query sees all that was acknowledged before. Patient: in half a second."""
+        """Finish `waiter` when a query sees all earlier acknowledged changes.
+
+        Patient: within half a second.
+        """
         if len(self._readers) >= READS_WAITING_MAX:
             raise Unavailable("Too many reads are waiting on this coordinator.")
         self._readers.append(waiter)
         self._is_round_due |= not (patient and self.led_term)
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, asks `target` to take over, or who is fittest; nothing is promised.
+        """If this member leads, ask `target`, or the fittest member, to take over; success is not promised.
 
-        Raises NotLeader; Conflict if `target` can not take over, or is more reluctant than this member.
+        Raises NotLeader; Conflict if `target` cannot take over, or is more reluctant than this member.
         """
         status = self._raft.status()
         if not target:
@@ -239,19 +245,19 @@ class RaftMember:
 
     @property
     def reluctance(self) -> Reluctance:
-        """Why this member leads only if no other can."""
+        """Return why this member leads only if no other can."""
         return self._raft.reluctance
 
     @reluctance.setter
     def reluctance(self, reluctance: Reluctance) -> None:
         self._raft.reluctance = reluctance
 
-    def fetched(self, meta: SnapshotMeta) -> None:
-        """A snapshot that was offered lies ready to be installed."""
+    def note_fetched(self, meta: SnapshotMeta) -> None:
+        """Note that an offered snapshot is on disk, ready to be installed."""
         self._fetched = meta
 
     def snapshot_taken(self, meta: SnapshotMeta) -> None:
-        """A snapshot of this member's state lies ready for others to fetch."""
+        """Note that a snapshot of this member's state is on disk for others to fetch."""
         self._taken_index = meta.index
         self._raft.snapshot_taken(meta)
 
@@ -262,18 +268,18 @@ class RaftMember:
 
     @property
     def has_snapshot(self) -> bool:
-        """Whether a snapshot lies ready that this log follows up."""
+        """Return whether there is a snapshot that this log continues."""
         return self._taken_index > 0 and self._taken_index >= self._log.first_index() - 1
 
     @property
     def is_fetched_from(self) -> bool:
-        """Whether a member that lives was offered a snapshot, and does not have it yet."""
+        """Return whether an active member was offered a snapshot, and does not have it yet."""
         return any(_is_fetching(progress) for progress in self._raft.status().progress.values())
 
     # A turn
 
     def begin(self) -> Ready | None:
-        """The next Ready, if there is anything to do. See the module's docstring."""
+        """Return the next Ready, if there is any work. See the module's docstring."""
         self._restore_fetched()
         if self._proposals:
             self._propose_waiting()
@@ -284,12 +290,12 @@ class RaftMember:
 
     def _restore_fetched(self) -> None:
         if self._fetched is None or self._is_applying or self._due:
-            return  # what is being applied would be applied to the new state
+            return  # the entries being applied would be applied to the new state
         meta, self._fetched = self._fetched, None
         self._raft.restore(meta)
 
     def _propose_waiting(self) -> None:
-        # A caller that gave up is skipped: what was not proposed yet need not be.
+        # Proposals of callers that gave up are skipped, as they were not proposed yet.
         waiting = [proposal for proposal in self._proposals if not proposal.waiter.done()]
         self._proposals = []
         for start in range(0, len(waiting), PROPOSED_AT_ONCE_MAX):
@@ -324,7 +330,7 @@ class RaftMember:
             self._await_reply(index, term, proposal.waiter)
 
     def _await_reply(self, index: int, term: int, waiter: Waiter) -> None:
-        # An older proposal at this index was truncated away while this member was not leading.
+        # An older proposal at this index was truncated while this member was not leading.
         earlier = self._waiting.pop(index, None)
         if earlier is not None:
             _fail([earlier[1]], _unknown())
@@ -350,7 +356,7 @@ class RaftMember:
 
     @staticmethod
     def needs_disk(ready: Ready) -> bool:
-        """Whether `persist` has anything to write."""
+        """Return whether `persist` has anything to write."""
         return bool(
             ready.hard_state is not None
             or ready.entries
@@ -359,7 +365,7 @@ class RaftMember:
         )
 
     def persist(self, ready: Ready) -> None:
-        """Writes hard state, snapshot, truncation and entries, in this order. Blocking."""
+        """Write hard state, snapshot, truncation and entries, in this order. Blocks."""
         hard_state = ready.hard_state
         if ready.snapshot is not None:
             # A crash between the two leaves a database beyond the log: a start must know why (`reopening`).
@@ -372,24 +378,24 @@ class RaftMember:
             self._log.append(hard_state, ready.truncate_from, ready.entries, sync=ready.must_sync)
 
     def finish(self, ready: Ready) -> None:
-        """All of the Ready is persisted and sent."""
+        """Note that all of the Ready is persisted and sent."""
         if ready.snapshot is not None:
             self._take_over(ready.snapshot)
         if ready.offer is not None and ready.offer.meta != self._fetched:
-            self._fetched = None  # the newer one takes its place on the disk
+            self._fetched = None  # the newer one replaces it on the disk
         if rest := ready.committed[self._early_entries :]:
             self._due.append(rest)
         self._early_entries = 0
         self._settle_reads(ready)
         self._raft.advance(ready)
 
-    def meanwhile(self) -> list[Message]:
-        """While `persist` takes long: what need not wait for it is sent by the caller, reads are served.
+    def messages_without_disk(self) -> list[Message]:
+        """While `persist` takes long: return messages that need not wait for it, and serve reads.
 
         Not while it installs a snapshot.
         """
         self._start_round()
-        ready = self._raft.meanwhile()
+        ready = self._raft.ready_without_disk()
         self._settle_reads(ready)
         return ready.send_now
 
@@ -403,7 +409,7 @@ class RaftMember:
         self._release_reads()
 
     def _take_over(self, snapshot: SnapshotMeta) -> None:
-        """The state is that of the snapshot: what became of our proposals in it is not known here."""
+        """Use the snapshot's state; the outcome of our proposals in it is unknown."""
         self.applied_index = snapshot.index
         overtaken = [index for index in self._waiting if index <= snapshot.index]
         _fail([self._waiting.pop(index)[1] for index in overtaken], _unknown())
@@ -411,7 +417,7 @@ class RaftMember:
     # Applying
 
     def next_to_apply(self) -> list[Entry]:
-        """All entries that are due, in order, to be applied as one batch.
+        """Return all entries that are due, in order, to be applied as one batch.
 
         There are none while a batch is being applied. A HashWhole ends its batch.
         """
@@ -424,7 +430,7 @@ class RaftMember:
         return entries
 
     def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
-        """The encoded Reply to each. Blocking."""
+        """Apply entries; return the encoded Reply to each. Blocks."""
         return self._store.apply(entries, may_sync=may_sync)
 
     def applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
@@ -457,10 +463,11 @@ class RaftMember:
     # Compaction
 
     def compactable(self, durable_index: int) -> int:
-        """Up to which index the log may forget. The database holds everything up to `durable_index` for good.
+        """Return the last index that the log may forget. The database is durable up to `durable_index`.
 
-        Kept are some entries for members that may lag, what members that live have yet to acknowledge, and
-        what follows a snapshot that is fetched or about to be; the first two while the log is not too long.
+        The log keeps some entries for members that may lag, the entries that active members have not
+        acknowledged, and those after a snapshot that is being fetched or about to be. The first two are kept
+        only while the log is not too long.
         """
         index = durable_index
         is_short = self._log.size_bytes() < LOG_BYTES_MAX
@@ -476,7 +483,7 @@ class RaftMember:
         return max(index, 0)
 
     def fail_all(self, error: Exception) -> None:
-        """End all waiters with the error that this member ends."""
+        """Fail all waiters with the error that ends this member."""
         readers = [reader for asked in self._rounds.values() for reader in asked.readers]
         readers += [reader for _, waiting in self._at_index for reader in waiting]
         _fail(readers + self._readers, error)

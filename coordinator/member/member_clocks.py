@@ -1,10 +1,10 @@
 """The time that most members' clocks show. Shared by proposals, jobs, tokens and status: one judgement.
 
-This coordinator's own clocks are handed in.
+This coordinator's own clocks are passed in.
 
-Nodes and coordinators tell their clocks with each heartbeat. What one showed is kept with the moment when it
-came, by a clock that is never set: when ours is set, that is known at once, before anybody tells one again.
-When all are set together, the kept time shows it (`runtime/kept_time.py`).
+Nodes and coordinators report their clocks with each heartbeat. A report is stored with its arrival by a clock
+that is never set: if our clock is set, that is known at once, before the next report. If all clocks are set
+together, the kept time shows it (`runtime/kept_time.py`).
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from runtime.json_files import sealed
 from runtime.kept_time import KeptTime, SavedTime
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
-SET_MS: Final = 20.0  # by less no clock is set
+SET_MS: Final = 20.0  # no clock is set by less
 # a clock that was reported this long ago still counts: it has hardly drifted since
 CLOCK_AGE_MAX_S: Final = 60.0
-NODES_MIN: Final = 2  # with our own that is three
-WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
-SAVE_S: Final = 60.0  # what a crash loses of the kept time delays the end of things by as much
+NODES_MIN: Final = 2  # three with our own
+WRONG_LOOKS: Final = 2  # in a row: one slow heartbeat is no reason to hand over
+SAVE_S: Final = 60.0  # a crash delays the expiry of records by as much
 
 _log = logging.getLogger(__name__)
 
@@ -56,18 +56,19 @@ class MemberClocks:
         steady_s: Callable[[], float] = boot_time_s,
         saved: SavedTime | None = None,
     ) -> None:
-        """`saved`: by the process before."""
+        """Use these clocks. `saved`: by the previous process."""
         self._wall_ms = wall_ms
         self._steady_s = steady_s
-        self._shown: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
+        # By member: its clock, and when it was reported.
+        self._shown: dict[tuple[Role, str], tuple[int, float]] = {}
         self._wrong_looks = 0
         self._found: _Found | None = None
         self._kept = KeptTime(saved, wall_ms(), steady_s())
 
     def receive(self, member: Identity, at_ms: int) -> None:
-        """Another member's clock showed `at_ms` a moment ago; 0 if it does not say.
+        """Record another member's clock, which showed `at_ms` a moment ago; 0 if unknown.
 
-        Whoever calls has checked that it is a member, so the table is bounded by their number.
+        The caller has checked that it is a member, so the table is bounded by their number.
         """
         if at_ms > 0:
             self._found = None
@@ -91,13 +92,13 @@ class MemberClocks:
         return nodes_ms if is_told else list(offsets_ms.values())
 
     def follow(self, kept_ms: int) -> None:
-        """Take over the kept time that the leader told a moment ago."""
-        if kept_ms > 0:  # until 0.3.0: 0.1.0 tells none
+        """Adopt the kept time that the leader reported a moment ago."""
+        if kept_ms > 0:  # until 0.3.0: 0.1.0 reports none
             self._kept.follow(kept_ms, self._steady_s())
             self._found = None
 
     def _find(self) -> _Found:
-        """Return what all times here are computed from.
+        """Return the basis of all times here.
 
         Every change and read needs it: a recent result stays valid without a new heartbeat, and while our
         clock was not set.
@@ -130,7 +131,7 @@ class MemberClocks:
         return self._wall_ms() + self._find().kept_ms
 
     def now_ms(self) -> int:
-        """The time of the cluster: what most clocks show, or the kept time while they are behind that."""
+        """Return the time of the cluster: of most clocks, or the kept time while they are behind it."""
         found = self._find()
         return self._wall_ms() + max(found.correction_ms, found.kept_ms)
 
@@ -139,7 +140,7 @@ class MemberClocks:
         return self.shown_ms(), self.now_ms()
 
     def ending_ms(self) -> int:
-        """The earliest of all: by a time that is in doubt nothing ends that was not over by each."""
+        """Return the earliest of all times: a record must not expire by a doubtful time."""
         found = self._find()
         return self._wall_ms() + min(0, found.correction_ms, found.kept_ms)
 
@@ -148,12 +149,12 @@ class MemberClocks:
         return self._kept.jump_ms(self.shown_ms(), self._steady_s())
 
     def look(self) -> bool:
-        """Whether most others have called our clock wrong at WRONG_LOOKS looks in a row."""
+        """Return whether most others have called our clock wrong at WRONG_LOOKS checks in a row."""
         self._wrong_looks = self._wrong_looks + 1 if self.correction_ms() else 0
         return self._wrong_looks >= WRONG_LOOKS
 
     async def keep_saved(self, path: Path, own_id: str) -> None:
-        """Save the kept time each minute, for ever. A disk that does not take it is reported once."""
+        """Save the kept time each minute, for ever. A failing disk is reported once."""
 
         async def save() -> None:
             content = sealed(self._kept.saved(self.shown_ms(), self._steady_s()), of=own_id)

@@ -1,8 +1,8 @@
 """The leader's operations on the group of coordinators: add, remove, transfer the lead.
 
-A coordinator comes in as a learner and is promoted when its log has caught up (Ongaro 2014, 4.2.1); one
-change at a time (4.1). Before the leader is removed, it transfers the lead, so that no coordinator leads a
-group that it is not in. Each operation can be repeated safely: the answer to the first request may have been
+A coordinator is added as a learner and promoted when its log has caught up (Ongaro 2014, 4.2.1); one change
+at a time (4.1). Before the leader is removed, it transfers the lead, so that no coordinator leads a group
+without being a member. Each operation can be repeated safely: the answer to the first request may have been
 lost.
 """
 
@@ -24,17 +24,17 @@ from metadata.protocol.commands import RecordCoordinators
 from runtime.background import Work
 
 CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
-CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes
+CAUGHT_UP_LOOKS = 2  # one check may fall between two bursts of writes
 PROMOTION_CHECK_S = 1.0
 HAND_OVER_S = 2.0  # an election takes less
-LIVE_S = 1.0  # two heartbeats, where nothing else is said
+LIVE_S = 1.0  # two heartbeats, unless specified otherwise
 POLL_S = 0.02
 
 _log = logging.getLogger(__name__)
 
 
 class Operations:
-    """Changes of the group. `view` is what this coordinator has applied."""
+    """Changes of the group. `view` is the applied view of this coordinator."""
 
     def __init__(self, own_id: str, driver: Driver, view: Callable[[], ClusterView]) -> None:
         self._own_id = own_id
@@ -61,7 +61,7 @@ class Operations:
         return record
 
     async def check_free(self, record: CoordinatorRecord) -> CoordinatorRecord:
-        """The record that `add` would keep. Raises what that does."""
+        """Return the record that `add` would store. Raises what that does."""
         view = await self._newest()
         record = _checked(record, development=view.development)
         if all(msgspec.structs.replace(record, role=known.role) != known for known in view.coordinators):
@@ -69,9 +69,9 @@ class Operations:
         return record
 
     async def remove(self, coordinator_id: str) -> None:
-        """Take a coordinator out for ever. The leader hands over first and raises NotLeader.
+        """Remove a coordinator for ever. The leader hands over first and raises NotLeader.
 
-        Raises NotFound, Conflict when those that are left and live would be no majority.
+        Raises NotFound, Conflict if the remaining active ones would be no majority.
         """
         async with self._changing:
             view = await self._newest()
@@ -118,7 +118,7 @@ class Operations:
             _log.info("the lead was not transferred: %s", error.details)
 
     async def run(self) -> None:
-        """Promote learners that have caught up, for ever; only the leader sees any."""
+        """Promote learners that have caught up, for ever; only the leader finds any."""
         every_s = PROMOTION_CHECK_S
         work = Work("promotion of learners", self._promote_ready, every_s=every_s, first_s=every_s, fails=())
         await work.run()
@@ -143,7 +143,7 @@ class Operations:
         _log.info("the coordinator %s has caught up and votes from now on", learner)
 
     def _ready_learners(self) -> list[str]:
-        """Learners whose logs were close to ours at CAUGHT_UP_LOOKS looks in a row."""
+        """Return learners whose logs were close to ours at CAUGHT_UP_LOOKS checks in a row."""
         status = self._driver.status()
         if not self._driver.is_leader:
             self._caught_up.clear()
@@ -158,7 +158,7 @@ class Operations:
             raise NotLeader(self._driver.leader)
 
     async def _newest(self) -> ClusterView:
-        """The view with every change that was acknowledged before."""
+        """Return the view with every change that was acknowledged before."""
         self._require_leader()
         await self._driver.read_barrier()
         self._require_leader()
@@ -199,7 +199,7 @@ class Operations:
             await asyncio.sleep(POLL_S)
 
     async def _led_by_another(self) -> bool:
-        """Whether another leads within HAND_OVER_S."""
+        """Return whether another leads within HAND_OVER_S."""
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 while self._driver.leader in ("", self._own_id):
@@ -210,7 +210,7 @@ class Operations:
 
 
 def _checked(record: CoordinatorRecord, *, development: bool) -> CoordinatorRecord:
-    """The record of a learner. Raises InvalidRequest naming the field."""
+    """Return the record of a learner. Raises InvalidRequest naming the field."""
     return CoordinatorRecord(
         coordinator_id=check_member_id(record.coordinator_id),
         address=check_address(record.address, development=development, field="address"),

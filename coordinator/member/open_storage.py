@@ -1,4 +1,4 @@
-"""Opens what a coordinator has on disk, in the order that mends a crash. Shared by server and metrics.
+"""Opens a coordinator's files, in an order that repairs a crash. Shared by server and metrics.
 
 It blocks.
 """
@@ -36,8 +36,8 @@ class Ledger:
 def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
     """Open the log and the database of this member; it blocks.
 
-    Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite does not find
-    whole, or that a process before did not; then nothing stays open.
+    Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite or a previous
+    process found damaged; then nothing stays open.
     """
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
@@ -57,7 +57,7 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
 
 
 def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
-    """End the installation of a snapshot in which the process died. A full disk may have no mark of it."""
+    """End the installation of a snapshot during which the process died. It has no mark after a full disk."""
     if (meta := snapshots.unfinished()) is not None:
         log.promise(replace(log.promised, installing=(meta.index, meta.term)))
         snapshots.recover()

@@ -1,4 +1,4 @@
-"""Which changes a leader may propose, and as what they go to the log. No I/O here."""
+"""The changes that a leader may propose, and their entries in the log. No I/O here."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from metadata.protocol.commands import AnyCommand, Envelope, encode_envelope
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
 
-# These free room, are needed to free it, or take power from a thief: a leader without room accepts them.
+# These free room, are needed to free it, or disarm a thief: a leader without room accepts them.
 _FREEING: Final = (
     commands.OpenSession,
     commands.DeleteFile,
@@ -41,7 +41,7 @@ _ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:
-    """Raises NotInForce while a member may not know this command yet, by the rules in force."""
+    """Raise NotInForce while a member may not know this command yet, by the rules in force."""
     rules.require(command.rules_needed, in_force)
 
 
@@ -51,14 +51,14 @@ def frees(command: AnyCommand) -> bool:
 
 
 def is_ending(command: AnyCommand) -> bool:
-    """Whether it ends what has had its time, which a clock that may be wrong must not do early."""
+    """Return whether it ends expired records, which must not happen early because of a wrong clock."""
     return isinstance(command, _ENDING)
 
 
 def encoded(
     command: AnyCommand, session: int, sequence: int, acknowledged_below: int, *, at_ms: int
 ) -> bytes:
-    """The log entry's data. Raises PayloadTooLarge."""
+    """Return the log entry's data. Raises PayloadTooLarge."""
     assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
     data = encode_envelope(Envelope(session, sequence, acknowledged_below, at_ms, command))
     if len(data) > COMMAND_BYTES_MAX:

@@ -23,7 +23,7 @@ from coordinator.raft.messages import HardState, SnapshotMeta
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
-from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import IncomingSnapshot, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS
 from metadata.rpc.client import MetadataClient
@@ -32,8 +32,8 @@ from runtime.clock import now_ms
 from runtime.json_files import sealed, unsealed
 
 DAMAGED_MAX = 2  # damaged databases: each is as large as the state
-PAUSE_S = 0.5  # between two looks whether a snapshot is made
-SILENCE_S = 120.0  # without a piece of a snapshot from anybody
+PAUSE_S = 0.5  # between two checks whether a snapshot is made
+SILENCE_S = 120.0  # without a piece of a snapshot from any member
 _DAMAGED_PREFIX = "state.sqlite.damaged-"
 _SIDECARS = ("", "-wal", "-shm", SUMS)
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
     """Make the next start rebuild the state in any case; return the error that ends this process. Blocks."""
     try:
         write_durable(files.state_damaged, damage.details.encode() + b"\n")
-    except OSError as error:  # the disk may be what fails: then the next start has to find it again
+    except OSError as error:  # the disk may be failing: then the next start has to find the damage again
         _log.error("the damage could not be recorded: %s", error)
     return StateLost(
         f"{damage.details}. Start this coordinator again. It then sets the damaged state aside, and "
@@ -58,10 +58,10 @@ async def rebuild(
     *,
     sync: Callable[[int], None],
 ) -> None:
-    """Put a sound state in the place of the damaged one, for the next `open_ledger`.
+    """Replace the damaged state by a sound one, for the next `open_ledger`.
 
-    Raises StateLost when no coordinator gives a snapshot, LogDamaged, LogInUse, InsufficientStorage, OSError;
-    then all is as it was.
+    Raises StateLost if no coordinator sends a snapshot, LogDamaged, LogInUse, InsufficientStorage, OSError;
+    then everything is as before.
     """
     _log.critical("%s; the database is moved aside and rebuilt", damage.details)
     index_min = await asyncio.to_thread(_log_follows, files, sync)
@@ -71,7 +71,7 @@ async def rebuild(
         await asyncio.to_thread(_mark, files, meta, sync)
         await asyncio.to_thread(snapshots.place, meta)
     else:
-        await asyncio.to_thread(snapshots.vouched)  # what the log builds is a state of its own
+        await asyncio.to_thread(snapshots.note_confirmed)  # a state built from the log is an own one
     await asyncio.to_thread(_begin_anew, files)
     await asyncio.to_thread(_move_aside, files)
     await asyncio.to_thread(snapshots.recover)
@@ -80,7 +80,7 @@ async def rebuild(
 
 
 def rebuilt_at_ms(path: Path) -> int:
-    """When the state was lost and built again the last time, 0 for never. Blocks."""
+    """Return when the state was last lost and rebuilt, 0 for never. Blocks."""
     try:
         return unsealed(path.read_bytes(), int)
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def _begin_anew(files: CoordinatorFiles) -> None:
 
 
 def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
-    """The entry that the log follows up, 0 when it has all."""
+    """Return the entry that the log continues, 0 if it has all entries."""
     with closing(SegmentLog.open(files.log, sync=sync)) as log:
         return log.first_index() - 1
 
@@ -105,8 +105,7 @@ def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
 def _mark(files: CoordinatorFiles, meta: SnapshotMeta, sync: Callable[[int], None]) -> None:
     """Mark the log as a message of the snapshot's term would, and as an installation does.
 
-    The vote that was given in the term before stays true, and a log that ends before the snapshot is not one
-    that has lost its end.
+    The vote of the previous term stays valid, and a log that ends before the snapshot has not lost its end.
     """
     with closing(SegmentLog.open(files.log, sync=sync)) as log:
         known = log.hard_state
@@ -132,7 +131,7 @@ async def _fetch(
             for source in others:
                 try:
                     meta = await snapshot_of(metadata, source, index_min)
-                    answered_at_s = time.monotonic()  # None: it makes one, which may take minutes
+                    answered_at_s = time.monotonic()  # None: it is being made, which may take minutes
                     if meta is not None:
                         await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
                         _log.warning("fetched the state at %d from %s", meta.index, source)
@@ -141,7 +140,7 @@ async def _fetch(
                     raise
                 except FilestoreError as error:
                     reason = f"{source}: {error.details}"
-                    if isinstance(error, Conflict):  # it has the state, and must not give it now
+                    if isinstance(error, Conflict):  # it has the state, and must not send it now
                         answered_at_s = time.monotonic()
                         if reason != logged:
                             _log.error("waiting for a state: %s", logged := reason)
@@ -154,12 +153,14 @@ async def _fetch(
     )
 
 
-async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> Incoming:
+async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> IncomingSnapshot:
     return await asyncio.to_thread(snapshots.incoming, meta, source)
 
 
-async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming, meta: SnapshotMeta) -> None:
-    """All pieces from one coordinator. Raises NotFound, Unavailable, InvalidRequest."""
+async def _fetch_from(
+    metadata: MetadataClient, source: str, incoming: IncomingSnapshot, meta: SnapshotMeta
+) -> None:
+    """Fetch all pieces from one coordinator. Raises NotFound, Unavailable, InvalidRequest."""
     while not incoming.is_complete:
         piece = await chunk_of(metadata, source, meta.index, meta.term, incoming.offset)
         await asyncio.to_thread(incoming.add, piece)
@@ -167,7 +168,7 @@ async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming,
 
 
 def _move_aside(files: CoordinatorFiles) -> None:
-    """Keep the damaged database for who wants to know, and of earlier ones the newest."""
+    """Keep the damaged database for examination, and of earlier ones only the newest."""
     earlier = sorted(files.data.glob(f"{_DAMAGED_PREFIX}*"))
     names = sorted(
         {path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in earlier}
@@ -176,7 +177,7 @@ def _move_aside(files: CoordinatorFiles) -> None:
         for ending in _SIDECARS:
             (files.data / f"{name}{ending}").unlink(missing_ok=True)
     target = f"{_DAMAGED_PREFIX}{now_ms()}"
-    for ending in reversed(_SIDECARS):  # the database last: until it is gone, the next start does this again
+    for ending in reversed(_SIDECARS):  # the database last: until it is gone, the next start repeats this
         path = files.data / f"{files.state.name}{ending}"
         if path.exists():
             path.rename(files.data / f"{target}{ending}")

@@ -1,29 +1,27 @@
 """The leader's side of the record caches of nodes: which nodes may cache, and which keys are blocked.
 
-The rule is Chubby's (Burrows 2006, section 2.7): before the leader proposes a command that makes records
-untrue it blocks their keys, and waits until every subscriber has said that it dropped them, or can keep
-nothing any more because its lease has run out. No I/O here; time is handed in, from any clock that does not
-go back.
+The rule is Chubby's (Burrows 2006, section 2.7). Before the leader proposes a command that invalidates
+records, it blocks their keys. It waits until every subscriber has confirmed that it dropped them, or until
+the subscriber's lease has ended. No I/O here; time is passed in, from any clock that does not go back.
 
-Why a read that is answered from a kept record is linearizable. A record is kept from a read that began within
-the lease, of keys that were not blocked at any time since it began (node/base/record_store.py). Let a
-command E make it untrue; it must be gone from every node before E can be committed.
+Why a read from a cached record is linearizable: a record is cached from a read that began within the lease,
+of keys that were not blocked at any time since the read began (node/base/record_store.py). Let a command E
+invalidate it; it must be gone from every node before E can be committed.
 
-1. *The same leader proposes E.* Its subscribers have dropped the record, or their leases have run out: a node
-   counts its lease from when it sent the call, the leader from when it received it, and tells less than it
-   keeps to itself (DRIFT_SHARE): the node's ends first, by any clocks that drift less than that.
-   Who subscribes later is told of the block with its lease. Keys stay blocked until E is applied here, so
-   that a read which begins after that sees E, or until this member leads no more. That the client which sent
-   E has given up ends nothing: E may yet be committed.
+1. *The same leader proposes E.* Its subscribers have dropped the record, or their leases have ended. A node
+   counts its lease from when it sent the call, the leader from when it received it, and the leader reports a
+   shorter lease than it counts (DRIFT_SHARE). So the node's lease ends first, if the clocks drift less than
+   that. A later subscriber receives the block with its lease. Keys stay blocked until E is applied here, so
+   that a read which begins after that sees E, or until this member no longer leads. The block stays if the
+   client that sent E gives up, as E may still be committed.
 2. *An earlier leader had granted the lease.* It did so behind a read barrier that began after it received the
-   call. A majority confirmed the earlier term then, so none of the later one had been elected when the node
-   sent its call: the lease ends within LEASE_S of the election. A new leader proposes no such command before
-   that has passed. This holds for a leader that was paused or cut off, too: what it grants then is granted
-   behind a barrier that began before, and is over as early.
+   call. A majority confirmed the earlier term then, so no leader of the later term had been elected when the
+   node sent its call: the lease ends within LEASE_S of the election. A new leader proposes no such command
+   before that. This also holds for a leader that was paused or cut off: its grants follow a barrier that
+   began before, and end as early.
 3. *E comes from an earlier leader's log.* That leader had blocked the keys at its own subscribers. A new
-   leader grants nothing before its first read barrier, behind which everything that it found in the log is
-   applied, and everything else of earlier leaders can never be. Nodes drop all that they keep when the term
-   changes.
+   leader grants nothing before its first read barrier. Behind that, every entry that it found in the log is
+   applied, and no other entry of earlier leaders ever will be. Nodes drop their cache when the term changes.
 4. *Two leaders at once.* The one of the earlier term can commit nothing more, and by 2 grants nothing either.
 """
 
@@ -33,16 +31,16 @@ from ca.errors import Unavailable
 from metadata.protocol.calls import FollowReply
 from metadata.protocol.invalidation import EVERYTHING, Keys
 
-LEASE_S = 2.0  # four polls: two may be lost. And what a write waits for at most, for the sake of a dead node
-DRIFT_SHARE = 0.1  # of a lease that a node is not told: clocks differ in rate by a thousandth of this
-DUE_SHARE = 0.25  # of a lease, after which it is renewed: news in between needs no read barrier
+LEASE_S = 2.0  # four polls: two may be lost. Also the longest wait of a write for a dead node
+DRIFT_SHARE = 0.1  # of a lease, not told to the node: clocks differ in rate by a thousandth of this
+DUE_SHARE = 0.25  # of a lease, after which it is renewed: earlier news need no read barrier
 SUBSCRIBERS_MAX = 4096  # worker processes: hundreds of nodes with several each
 BLOCKS_MAX = 16_384  # commands that wait, or are not applied yet
 REPLY_KEYS_MAX = 1024  # in one answer; more count as everything
 
 
 class _Subscriber:
-    """One worker process of a node. `sent_version` is the version of the last answer that it got."""
+    """One worker process of a node. `sent_version` is the version of its last answer."""
 
     __slots__ = ("acknowledged", "ends_at_s", "has_left", "sent_version")
 
@@ -70,7 +68,7 @@ class Block:
 
 
 class CacheLeases:
-    """Leases and blocks of one leader. The caller tells it first who leads, by `lead`."""
+    """Leases and blocks of one leader. The caller first sets the leader by `lead`."""
 
     def __init__(self, *, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
@@ -82,7 +80,10 @@ class CacheLeases:
         self._blocked_version = 0  # of the last block
 
     def lead(self, term: int, *, at_s: float) -> bool:
-        """This member leads `term` now, 0 if none; whether that is news. Then all blocks are void."""
+        """Set the term that this member leads now, 0 if none; return whether it is new.
+
+        Then all blocks are void.
+        """
         if term == self.term:
             return False
         self.term = term
@@ -92,7 +93,10 @@ class CacheLeases:
         return True
 
     def block(self, keys: Keys, *, at_s: float) -> Block:
-        """Nobody may keep these from now on. Raises Unavailable when too many commands wait."""
+        """Block these keys:
+
+        no node may cache them from now on. Raises Unavailable if too many commands wait.
+        """
         if len(self._blocks) >= BLOCKS_MAX:
             raise Unavailable("Too many changes are waiting on this coordinator.")
         self.version += 1
@@ -134,9 +138,9 @@ class CacheLeases:
         return self._free(subscriber, version)
 
     def leave(self, subscriber: str) -> list[Block]:
-        """A subscriber keeps nothing any more, and no call of it that is still under way gets it a lease.
+        """Note that a subscriber caches nothing any more, so that no earlier call gets it a lease.
 
-        The blocks that waited only for it.
+        Return the blocks that waited only for it.
         """
         known = self._subscribers.get(subscriber)
         if known is None:
@@ -149,7 +153,7 @@ class CacheLeases:
         return term != self.term or version < self._blocked_version
 
     def is_due(self, subscriber: str, *, at_s: float) -> bool:
-        """Whether its lease is worth renewing: a quarter of it has gone."""
+        """Return whether its lease should be renewed: a quarter of it has passed."""
         known = self._subscribers.get(subscriber)
         return known is None or known.ends_at_s - at_s <= self._lease_s * (1 - DUE_SHARE)
 
@@ -183,7 +187,7 @@ class CacheLeases:
         return FollowReply(self.term, self.version, _keys_of(self._blocks.values()), lease_s)
 
     def live(self, *, at_s: float) -> int:
-        """How many hold a lease."""
+        """Return how many hold a lease."""
         return sum(known.ends_at_s > at_s for known in self._subscribers.values())
 
     def _free(self, subscriber: str, version: int) -> list[Block]:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Upgrades:
-    """`run` on every coordinator; the one that leads acts."""
+    """`run` on every coordinator; the leader acts."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Upgrades:
         *,
         look_s: float = LOOK_S,
     ) -> None:
-        """`node_rules`: see `metadata.rpc.node_health.NodeHealth.rules`."""
+        """Prepare. `node_rules`: see `metadata.rpc.node_health.NodeHealth.rules`."""
         self._own_id = own_id
         self._driver = driver
         self._store = store
@@ -45,11 +45,11 @@ class Upgrades:
         self._view = view
         self._node_rules = node_rules
         self._look_s = look_s
-        # Coordinators and nodes, as they were logged last.
+        # Coordinators and nodes that were logged last.
         self._waited_for: tuple[list[str], list[str]] = ([], [])
 
     async def run(self) -> None:
-        """Until cancelled. Costs nothing while the newest rules are in force."""
+        """Run until cancelled. Costs nothing while the newest rules are in force."""
         await Work(
             "rules",
             self._look,

@@ -13,7 +13,7 @@ import msgspec
 
 from ca.errors import Conflict, NotFound, Unavailable
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, IncomingSnapshot, SnapshotStore
 from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.websocket import end
@@ -22,7 +22,7 @@ from runtime.stopping import in_thread
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
-FETCHED_S = 5.0  # a fetched snapshot is being installed for this long: the same offer again is an echo
+FETCHED_S = 5.0  # a fetched snapshot is being installed for this long: a repeated offer is an echo
 HEARD_S = 10.0  # during verification; the source waits six times as long for the receiver
 PAUSES_MAX = 30  # without a piece, about a minute: then the leader offers again, or another one leads
 
@@ -39,14 +39,14 @@ class Fetcher:
         fetched: Callable[[SnapshotMeta], None],
         forbids: Callable[[], str] = str,
     ) -> None:
-        """`forbids`: why this member's state must not be replaced by an unconfirmed one."""
+        """Prepare. `forbids` returns why this member's state must not be replaced by an unconfirmed one."""
         self._forbids = forbids
         self._metadata = metadata
         self._snapshots = snapshots
         self._fetched = fetched
         self._offer: SnapshotOffer | None = None
         self._arrived = asyncio.Event()
-        self._done: tuple[SnapshotMeta | None, float] = (None, 0.0)  # what was fetched last, and when
+        self._done: tuple[SnapshotMeta | None, float] = (None, 0.0)  # the last fetched snapshot, and when
 
     def offer(self, offer: SnapshotOffer) -> None:
         """Accept an offer of the leader. A running fetch continues, unless the offer is newer."""
@@ -58,7 +58,7 @@ class Fetcher:
             self._arrived.set()
 
     async def run(self) -> None:
-        """Fetch what is offered, for ever."""
+        """Fetch offered snapshots, for ever."""
         trouble, arrived = "a snapshot was not fetched", self._arrived
         await Work("snapshots", self._step, first_s=None, event=arrived, retry_s=0.0, trouble=trouble).run()
 
@@ -69,20 +69,20 @@ class Fetcher:
             if await self._fetch(offer):
                 _log.info("fetched the snapshot at %d from %s", offer.meta.index, offer.source)
                 self._done = (offer.meta, time.monotonic())
-                if self._offer is offer:  # else the newer one is about to take its place on the disk
+                if self._offer is offer:  # otherwise the newer one is about to replace it on the disk
                     self._fetched(offer.meta)
         finally:
             if self._offer is offer:
-                self._offer = None  # when the leader offers it again, there was a reason
+                self._offer = None  # a repeated offer has a reason
 
     async def _fetch(self, offer: SnapshotOffer) -> bool:
-        """Whether the whole snapshot is here; False when another one was offered meanwhile.
+        """Fetch the snapshot; return False if another one was offered meanwhile.
 
-        Raises NotFound when the source no longer has it, InvalidRequest for bytes that are not what they
-        should be, Unavailable when nothing comes.
+        Raises NotFound if the source no longer has it, InvalidRequest for wrong bytes, Unavailable without
+        any.
         """
         incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
-        ahead: asyncio.Task[Chunk] | None = None  # the next piece is on its way while one is written
+        ahead: asyncio.Task[Chunk] | None = None  # the next piece is requested while one is written
         try:
             while not incoming.is_complete:
                 if self._offer is not offer:
@@ -118,7 +118,9 @@ class Fetcher:
         return await chunk_of(self._metadata, offer.source, offer.meta.index, offer.meta.term, offset)
 
 
-async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta: SnapshotMeta) -> None:
+async def verify(
+    incoming: IncomingSnapshot, metadata: MetadataClient, source: str, meta: SnapshotMeta
+) -> None:
     """Call `Incoming.finish`, and keep contact with the source meanwhile.
 
     It takes many minutes for a large snapshot. Without requests, the source would assume that the receiver is
@@ -130,7 +132,7 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
     async def be_heard() -> None:
         await chunk_of(metadata, source, meta.index, meta.term, last)
 
-    # Should it fail, what is here is verified all the same.
+    # Verification continues even if this fails.
     hearing = Work("word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, level=logging.DEBUG)
     heard = asyncio.create_task(hearing.run(), name="verifying is heard of")
     try:
@@ -140,18 +142,18 @@ async def verify(incoming: Incoming, metadata: MetadataClient, source: str, meta
 
 
 async def snapshot_of(metadata: MetadataClient, source: str, index_min: int) -> SnapshotMeta | None:
-    """The snapshot of at least this entry that one coordinator has; None while it makes one.
+    """Return the snapshot of at least this entry on one coordinator; None while it makes one.
 
-    Raises Unavailable when it cannot, or does not answer.
+    Raises Unavailable if it cannot, or does not answer.
     """
     answer = await metadata.ask_coordinator(source, SnapshotCall(index_min))
     return msgspec.msgpack.decode(answer, type=SnapshotMeta | None)
 
 
 async def chunk_of(metadata: MetadataClient, source: str, index: int, term: int, offset: int) -> Chunk:
-    """A piece of the snapshot that one coordinator offers.
+    """Return a piece of the snapshot that one coordinator offers.
 
-    Raises NotFound when it is gone there, Unavailable when that coordinator does not answer.
+    Raises NotFound if it is gone there, Unavailable if that coordinator does not answer.
     """
     answer = await metadata.ask_coordinator(source, SnapshotChunkCall(index, term, offset))
     return msgspec.msgpack.decode(answer, type=Chunk)

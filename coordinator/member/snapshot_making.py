@@ -19,55 +19,55 @@ from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Pinned
-from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.pinned_state import PinnedState
+from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from metadata.rpc.websocket import end
 from runtime.stopping import in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 FETCHED_S = 60.0  # after its last part was fetched: the receiver may continue
-TAKE_AGAIN_S = 30.0  # after no snapshot could be made
-PINNED_MAX = 4  # states that are held for others; each prevents the WAL from being reset
+TAKE_AGAIN_S = 30.0  # after a failed attempt
+PINNED_MAX = 4  # states held for others; each prevents the WAL from being reset
 
 _log = logging.getLogger(__name__)
 
 
 class Witnesses(Protocol):
-    """The comparison of member states: `coordinator.member.state_digests.Digests`, or `Nobody`."""
+    """The comparison of member states: `coordinator.member.state_digests.Digests`, or `NoWitnesses`."""
 
     @property
     def forbids(self) -> str:
-        """Why no state may be handed out now, "" if it may."""
+        """Return why no state may be sent now, "" if it may."""
 
     async def call(self) -> int:
-        """Have all members hash their state at one entry: its log index; 0 when no majority could answer."""
+        """Let all members hash their state at one entry; return its index, 0 if no majority could answer."""
 
-    def pinned(self, pinned: Pinned) -> None:
-        """The state at such an entry, to be hashed and closed."""
+    def hash_pinned(self, pinned: PinnedState) -> None:
+        """Hash and close the state pinned at such an entry."""
 
-    async def vouch(self, made: Made) -> bool:
+    async def confirm(self, made: UnpublishedSnapshot) -> bool:
         """Return whether a majority has the same state at that entry; False if it does not answer.
 
         Raises Conflict if a member has another one.
         """
 
 
-class Nobody:
+class NoWitnesses:
     """A group that compares nothing."""
 
     forbids = ""
 
     async def call(self) -> int:
-        """Nobody answers."""
+        """Return 0, as no member answers."""
         return 0
 
-    def pinned(self, pinned: Pinned) -> None:
-        """Nobody asked."""
+    def hash_pinned(self, pinned: PinnedState) -> None:
+        """Do nothing, as no member asked."""
         pinned.close()
 
-    async def vouch(self, made: Made) -> bool:
-        """Nobody does."""
+    async def confirm(self, made: UnpublishedSnapshot) -> bool:
+        """Return False, as no member confirms."""
         del made
         return False
 
@@ -82,26 +82,26 @@ class Hooks:
     failed: Callable[[Exception], None]
 
 
-class Making:
+class SnapshotMaker:
     """Everything on the event loop; the disk is touched in threads."""
 
     def __init__(self, own_id: str, snapshots: SnapshotStore, hooks: Hooks) -> None:
-        self.witnesses: Witnesses = Nobody()
+        self.witnesses: Witnesses = NoWitnesses()
         self._own_id = own_id
         self._snapshots = snapshots
         self._hooks = hooks
         self._task: asyncio.Task[None] | None = None
-        self._again_at_s = 0.0  # not before, after a failure
-        self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
-        self._pinned: dict[int, Pinned] | None = None  # while a state that was asked for is awaited
+        self._again_at_s = 0.0  # no attempt before, after a failure
+        self._taken_at_s: float | None = None  # when the present snapshot was made, or found
+        self._pinned: dict[int, PinnedState] | None = None  # while a requested state is awaited
         self._logged = ""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being made: the log must be able to follow it up."""
+        """Return whether a snapshot is being made: the log must be able to continue it."""
         return self._task is not None and not self._task.done()
 
-    def spared(self, index: int) -> int:
+    def compaction_limit(self, index: int) -> int:
         """Return the last entry up to `index` that the log may delete.
 
         Entries after a snapshot stay while it is being fetched, even if the receiver is silent for a moment,
@@ -113,7 +113,7 @@ class Making:
         since_s = time.monotonic() - max(taken_at_s, self._snapshots.served_at_s)
         return min(index, newest.index) if since_s < FETCHED_S else index
 
-    def found(self) -> None:
+    def resume_offer(self) -> None:
         """Continue, at start, to offer the snapshot of the previous process."""
         newest = self._snapshots.newest()
         if newest is not None and not self.witnesses.forbids:
@@ -121,12 +121,12 @@ class Making:
             self._hooks.taken(newest)
 
     def begin(self) -> None:
-        """Somebody needs one: make it, unless one is being made, or could not be a moment ago."""
+        """Make a snapshot that a member needs, unless one is being made, or failed a moment ago."""
         if not self.is_busy and time.monotonic() >= self._again_at_s:
             self._task = asyncio.create_task(self._guard(), name="snapshot")
 
     def pin(self, file: PageSums | None) -> None:
-        """The entry that was just applied is a HashWhole, and nothing beyond it is. `file` as in Pinned."""
+        """Pin the state just after a HashWhole was applied. `file` as in Pinned."""
         try:
             pinned = self._snapshots.pin(file)
         except DATABASE_ERRORS as error:
@@ -138,7 +138,7 @@ class Making:
         if self._pinned is not None and len(self._pinned) < PINNED_MAX:
             self._pinned[pinned.index] = pinned
         else:
-            self.witnesses.pinned(pinned)
+            self.witnesses.hash_pinned(pinned)
 
     async def tidy(self) -> None:
         """Remove a snapshot that is not fetched any more, or that may be wrong.
@@ -158,7 +158,7 @@ class Making:
             await self._discard()
 
     async def close(self) -> None:
-        """End what is being made."""
+        """End the making."""
         if self._task is not None:
             await end(self._task)
 
@@ -175,13 +175,13 @@ class Making:
             self._hooks.failed(error)
 
     async def _take(self) -> None:
-        """Make a snapshot for a member that lags; if that fails the leader asks again."""
+        """Make a snapshot for a lagging member; if that fails the leader asks again."""
         started_at = time.monotonic()
         if not self._may_hand_out():
             return
         try:
             made, is_asked = await self._make()
-            is_vouched = is_asked and await self.witnesses.vouch(made)
+            is_vouched = is_asked and await self.witnesses.confirm(made)
             if not self._may_hand_out():
                 return
             origin = "" if is_vouched else self._snapshots.origin() or self._own_id
@@ -193,7 +193,7 @@ class Making:
             _log.warning("no snapshot could be made: %s", error, exc_info=not is_known)
             self._again_at_s = time.monotonic() + (0 if is_known else TAKE_AGAIN_S)
             if isinstance(error, InsufficientStorage) and self._taken_at_s is not None:
-                await self._discard()  # the snapshot before is too old, and its room is for the next attempt
+                await self._discard()  # the previous snapshot is too old, and the next attempt needs its room
             return
         spent_s = time.monotonic() - started_at
         vouched = "a majority confirms it" if is_vouched else "no other member confirms it"
@@ -208,7 +208,7 @@ class Making:
         self._logged = why
         return not why
 
-    async def _make(self) -> tuple[Made, bool]:
+    async def _make(self) -> tuple[UnpublishedSnapshot, bool]:
         """Make a snapshot; return it, and whether others were asked about it."""
         self._pinned = {}
         try:
@@ -217,7 +217,7 @@ class Making:
         finally:
             others, self._pinned = self._pinned, None
             for other in others.values():
-                self.witnesses.pinned(other)
+                self.witnesses.hash_pinned(other)
         is_asked = pinned is not None
         made = await in_thread(partial(self._snapshots.make, pinned or self._snapshots.pin()))
         return made, is_asked

@@ -15,11 +15,12 @@ from runtime.stopping import in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
 ROUND_S: Final = 10.0  # from the end of a round to the next
-INDEXES_S: Final = 86_400.0  # likewise, of all tables with their indexes: four minutes of a processor
+# From one comparison of all tables with their indexes to the next: four minutes of a processor.
+INDEXES_S: Final = 86_400.0
 
 
 async def check_state(store: Store) -> None:
-    """Until cancelled. Raises StateDamaged."""
+    """Check until cancelled. Raises StateDamaged."""
     await run_all(
         Work("pages of the state", partial(_compare_pages, store), fails=()),
         Work("indexes of the state", partial(_compare_indexes, store), every_s=INDEXES_S, fails=()),

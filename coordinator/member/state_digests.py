@@ -29,8 +29,8 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.progress import ProgressState
 from coordinator.rpc.server import Refused, value_of
 from coordinator.storage.config import CoordinatorFiles
-from coordinator.storage.pinned_state import Pinned
-from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.pinned_state import PinnedState
+from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_store import Store, members_of
 from metadata.model.records import ClusterView, HashReport, StateHash
@@ -40,26 +40,26 @@ from runtime.background import Work, run_all
 from runtime.json_files import sealed, unsealed
 from runtime.stopping import in_thread
 
-REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
-LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends
+REPORTS_WAITING_MAX = 16  # of our own digests; the newest are kept
+LAST_REPORT_S = 15.0  # for the odd member to report its digest before it ends
 REPORT_AGAIN_S = 0.2
-REPORT_S = 10.0  # for a digest to get through: another leads by then
-FULL_SLICE_S = 1.0  # after a slice with more behind it: a million files, six million rows, take 50 minutes
-HURRIED_S = 0.05  # between two slices while it is looked for where members differ: a million files in minutes
+REPORT_S = 10.0  # for a digest to be committed: another leads by then
+FULL_SLICE_S = 1.0  # between slices within a table: a million files, six million rows, take 50 minutes
+HURRIED_S = 0.05  # between slices while a difference is being located: a million files in minutes
 # after members were found to differ: a pass of 10^7 files; then the usual interval applies
 HURRY_S_MAX = 3600.0
-VOUCH_S = 600.0  # for others to hash all of their state: 10^7 files take two minutes of one processor
+VOUCH_S = 600.0  # for others to hash their whole state: 10^7 files take two minutes of one processor
 VOUCH_LOOK_S = 0.1
 CALL_S = 10.0  # for an entry to be applied
-WHOLE_AGAIN_S = 60.0  # between two tries to find a copied state to be right
-WHOLES_MAX = 16  # places whose digest is of all of the state; the newest count
-_HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # spares decoding every other entry
+WHOLE_AGAIN_S = 60.0  # between two attempts to confirm a copied state
+WHOLES_MAX = 16  # places with a digest of the whole state; the newest are kept
+_HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # avoid decoding every other entry
 
 _log = logging.getLogger(__name__)
 
 
 class StateDiverged(Internal):
-    """The state of this member is not that of the majority: it must not go on, nor start again."""
+    """The state of this member differs from that of the majority: it must not continue, nor start again."""
 
 
 class _SavedDifferences(Struct, frozen=True, kw_only=True):
@@ -75,9 +75,9 @@ class _SavedDifferences(Struct, frozen=True, kw_only=True):
 
 
 class Digests:
-    """Compares digests. The driver calls `deliver` with every applied entry; `run` does the talking.
+    """Compares digests. The driver calls `deliver` with every applied entry; `run` sends the reports.
 
-    The `Witnesses` of `coordinator.member.snapshot_making`.
+    These are the `Witnesses` of `coordinator.member.snapshot_making`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Digests:
         interval_s: float,
         files: CoordinatorFiles,
     ) -> None:
-        """Reads what is known of differences. The driver makes no snapshot but by leave of this, then."""
+        """Read the saved differences. From then on the driver asks this object before it makes a snapshot."""
         self._own_id = own_id
         self._driver = driver
         self._metadata = metadata
@@ -104,12 +104,12 @@ class Digests:
         self._watch = DivergenceWatch(own_id)
         self._to_report: asyncio.Queue[tuple[int, ReportedDigest]] = asyncio.Queue(REPORTS_WAITING_MAX)
         self._wholes: deque[int] = deque(maxlen=WHOLES_MAX)
-        self._to_hash: asyncio.Queue[Pinned] = asyncio.Queue(1)
+        self._to_hash: asyncio.Queue[PinnedState] = asyncio.Queue(1)
         self._whole_asked_at_s = float("-inf")
         self._logged_odd: set[str] = set()  # the odd members that were logged
         self._differs_at = 0
         self._opened_at_s = float("-inf")
-        self._changed = asyncio.Event()  # what is kept
+        self._changed = asyncio.Event()  # set when the saved differences change
         self._to_examine = asyncio.Event()
         self._to_hurry = asyncio.Event()
         self._diverged = asyncio.Event()
@@ -123,7 +123,7 @@ class Digests:
 
     @property
     def diverged(self) -> list[str]:
-        """Members whose state is known to be wrong, until they are removed; this one too, if it is."""
+        """Return members whose state is known to be wrong, until they are removed; including this one."""
         return sorted(self._watch.odd & self._members())
 
     @property
@@ -133,12 +133,12 @@ class Digests:
 
     @property
     def is_odd(self) -> bool:
-        """Whether the state of this member is known to be wrong."""
+        """Return whether the state of this member is known to be wrong."""
         return self._own_id in self._watch.odd
 
     @property
     def forbids(self) -> str:
-        """Why no state may be handed out or copied now, "" if it may."""
+        """Return why no state may be sent or copied now, "" if it may."""
         if self.is_odd:
             return f"the state of {self._own_id} is wrong: create that coordinator again"
         if places := self.differ_at:
@@ -151,14 +151,14 @@ class Digests:
         return ""
 
     def deliver(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
-        """Entries were applied here. Cheap for all that are no digests."""
+        """Process entries that were applied here. Cheap for all that are no digests."""
         for entry, reply in zip(entries, replies, strict=True):
             if entry.kind is EntryKind.COMMAND and (_HASH_TAG in entry.data or _REPORT_TAG in entry.data):
                 with contextlib.suppress(Refused):
                     self._deliver(decode_envelope(entry.data).command, reply)
 
     async def run(self) -> None:
-        """Until cancelled. Raises StateDiverged when this member is odd, and the others are enough."""
+        """Run until cancelled. Raises StateDiverged if this member is odd, and the others are enough."""
         if self.is_odd:
             self._driver.suspect()
         await run_all(
@@ -171,20 +171,19 @@ class Digests:
         )
 
     async def _end(self) -> None:
-        """Raises StateDiverged."""
+        """Raise StateDiverged."""
         diverged = await asyncio.to_thread(mark_diverged, self._files.diverged, self._own_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_REPORT_S):
                 await self._report_once()
         raise diverged
 
-    # What making asks
+    # For snapshot_making
 
     async def call(self) -> int:
-        """Have all members hash their state at one entry, and return its log index.
+        """Let all members hash their state at one entry, and return its log index.
 
-        It is 0 when no majority could answer, or another leads.
-        Raises NotLeader, FilestoreError, TimeoutError.
+        It is 0 if no majority could answer, or another leads. Raises NotLeader, FilestoreError, TimeoutError.
         """
         if not self._driver.is_leader or not self._can_decide():
             return 0
@@ -192,7 +191,7 @@ class Digests:
             reply = await self._driver.propose(HashWhole())
         return msgspec.msgpack.decode(value_of(reply), type=int)
 
-    def pinned(self, pinned: Pinned) -> None:
+    def hash_pinned(self, pinned: PinnedState) -> None:
         """Hash the state that is pinned at a HashWhole, in the background; not while another is hashed."""
         if self.is_odd:
             pinned.close()
@@ -202,7 +201,7 @@ class Digests:
         else:
             self._to_hash.put_nowait(pinned)
 
-    async def vouch(self, made: Made) -> bool:
+    async def confirm(self, made: UnpublishedSnapshot) -> bool:
         """Return whether a majority reports the same state there.
 
         Raises Conflict if a member has another one.
@@ -211,7 +210,7 @@ class Digests:
         self._own_whole(log_index, made.content)
         ends_at_s = time.monotonic() + VOUCH_S
         while time.monotonic() < ends_at_s:
-            standing = self._watch.standing(log_index, self._voters())
+            standing = self._watch.compare_own(log_index, self._voters())
             if standing is DigestStanding.DIFFERS:
                 raise Conflict(f"another coordinator has another state at index {log_index}")
             if standing is DigestStanding.AGREED:
@@ -222,8 +221,8 @@ class Digests:
         _log.warning("not enough coordinators have reported the digest of their state at index %d", log_index)
         return False
 
-    def lost(self, coordinator_id: str) -> None:
-        """Another says that it has lost its state, and asks for one: what it said of that one is void."""
+    def note_lost_state(self, coordinator_id: str) -> None:
+        """Note that another member has lost its state, and asks for one: its earlier reports are void."""
         self._watch.forget(coordinator_id)
         self._changed.set()
 
@@ -236,14 +235,14 @@ class Digests:
         ]
 
     def _can_decide(self) -> bool:
-        """Whether those that could answer are a majority of witnesses, or all but the odd ones."""
+        """Return whether those that could answer are a majority of witnesses, or all but the odd ones."""
         able, origins = set(self._able()), self._watch.origins
         roots = {origins.get(voter, "") or voter for voter in able}
         voters = set(self._voters())
         return 2 * len(roots) > len(voters) or able >= voters - self._watch.odd
 
     def _able(self) -> list[str]:
-        """Voters that keep up with the log, as this member sees it, and are not known to be odd."""
+        """Return voters that keep up with the log, as this member sees it, and are not known to be odd."""
         progress = self._driver.status().progress
         return [
             voter
@@ -261,7 +260,7 @@ class Digests:
     def _voters(self) -> tuple[str, ...]:
         return members_of(self._view().coordinators).voters
 
-    # What comes from the log
+    # From the log
 
     def _deliver(self, command: AnyCommand, reply: bytes) -> None:
         if isinstance(command, HashState):
@@ -271,7 +270,7 @@ class Digests:
 
     def _hashed(self, hashed: StateHash) -> None:
         self._watch.origins[self._own_id] = self._snapshots.origin()
-        self._watch.own(hashed.log_index, hashed.digest, hashed)
+        self._watch.note_own(hashed.log_index, hashed.digest, hashed)
         agreed_at = self._watch.agreed_at(hashed)
         report = ReportedDigest(hashed.digest, agreed_at=agreed_at, touched=hashed.touched)
         self._report_soon(hashed.log_index, report)
@@ -279,7 +278,7 @@ class Digests:
     def _own_whole(self, log_index: int, digest: str) -> None:
         self._wholes.append(log_index)
         self._watch.origins[self._own_id] = self._snapshots.origin()
-        self._watch.own(log_index, digest)
+        self._watch.note_own(log_index, digest)
         self._report_soon(log_index, ReportedDigest(digest))
 
     def _report_soon(self, log_index: int, reported: ReportedDigest) -> None:
@@ -292,8 +291,8 @@ class Digests:
             return
         voters = self._voters()
         reported = ReportedDigest(report.digest, report.origin, report.agreed_at, report.touched)
-        found = self._watch.reported(report.coordinator_id, report.log_index, reported, voters)
-        self._watch.origins[self._own_id] = self._snapshots.origin()  # not as it was when it reported
+        found = self._watch.process_report(report.coordinator_id, report.log_index, reported, voters)
+        self._watch.origins[self._own_id] = self._snapshots.origin()  # now, not when it reported
         if found is not None:
             self._judge(found)
         if report.coordinator_id == self._snapshots.origin():
@@ -339,7 +338,7 @@ class Digests:
         )
 
     def _be_odd(self) -> None:
-        """This member leads no more if another can, and answers no reads."""
+        """Hand over the lead if another can lead, and answer no reads."""
         self._watch.odd.add(self._own_id)
         self._changed.set()
         self._driver.suspect()
@@ -351,10 +350,10 @@ class Digests:
         """
         if not self._watch.is_right(log_index, voters):
             return
-        self._snapshots.vouched()
+        self._snapshots.note_confirmed()
         _log.info("the state copied to this coordinator agrees with the others' at index %d", log_index)
 
-    # What runs beside
+    # In the background
 
     async def _propose(self) -> None:
         await self._next_slice_due(self._slice_pause_s)
@@ -370,7 +369,7 @@ class Digests:
                 _log.debug("the state is not hashed now: %s", error)
 
     async def _next_slice_due(self, pause_s: float) -> None:
-        """After that time; at once, again and again, while it is looked for where members differ."""
+        """Wait until the next slice is due; without a pause while a difference is being located."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._to_hurry.wait()
@@ -397,7 +396,7 @@ class Digests:
             self._own_whole(pinned.index, digest)
 
     async def _examine(self) -> None:
-        """Whenever members are found to differ: whether this one's database is damaged in its structure."""
+        """Whenever members are found to differ, check the structure of this member's database."""
         if self.differ_at:
             await self._driver.reread()
         if flaw := await asyncio.to_thread(self._snapshots.flaw):
@@ -413,8 +412,8 @@ class Digests:
 
     async def _report_next(self) -> None:
         log_index, reported = await self._to_report.get()
-        # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
-        # agreed is forgotten. The others are waited for.
+        # Digests of slices are repeated, but a lost one may show which member is odd: a pass later the
+        # earlier agreement is forgotten. Other digests are awaited.
         is_awaited, since_s = not reported.digest or log_index in self._wholes, time.monotonic()
         while not await self._report(log_index, reported):
             if not is_awaited and time.monotonic() - since_s > REPORT_S:
@@ -422,13 +421,13 @@ class Digests:
             await asyncio.sleep(REPORT_AGAIN_S)
 
     async def _report_once(self) -> None:
-        """Until the digest that differs got through, so that the others know who is odd."""
+        """Retry until the differing digest is reported, so that the others know which member is odd."""
         digest = self._watch.own_digest(self._differs_at)
         while digest and not await self._report(self._differs_at, ReportedDigest(digest)):
             await asyncio.sleep(REPORT_AGAIN_S)
 
     async def _report(self, log_index: int, reported: ReportedDigest) -> bool:
-        """Whether it got through."""
+        """Report a digest; return whether it was committed."""
         report = ReportHash(
             coordinator_id=self._own_id,
             log_index=log_index,
@@ -471,7 +470,7 @@ def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:
 
 
 def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
-    """Leave the marker that keeps this member from starting again; the error to end with. Blocks."""
+    """Write the marker that keeps this member from starting again; return the error to end with. Blocks."""
     text = (
         f"The state of the coordinator {own_id} differs from that of the majority, because of damage "
         "or a software fault. It must not run any more. Create it again under a new id with `filestore "
@@ -483,7 +482,7 @@ def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
 
 
 def check_not_diverged(marker: Path) -> None:
-    """Raises StateDiverged when `mark_diverged` was called on this directory."""
+    """Raise StateDiverged if `mark_diverged` was called on this directory."""
     try:
         said = marker.read_text("utf-8", "replace").strip()
     except FileNotFoundError:

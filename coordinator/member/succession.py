@@ -4,7 +4,7 @@ from coordinator.raft.core import MemberProgress, Status
 from coordinator.raft.messages import Reluctance
 from coordinator.raft.progress import ProgressState
 
-WHY_NOT = {  # one that is asked by name
+WHY_NOT = {  # for a member that is asked by name
     Reluctance.CLOCK_WRONG: "The clock of {} is wrong.",
     Reluctance.NO_ROOM: "The disk of {} is full: it would accept no changes.",
     Reluctance.STATE_WRONG: "The state of {} is wrong.",
@@ -13,13 +13,12 @@ WHY_NOT = {  # one that is asked by name
 
 
 def successor(status: Status, *, reluctance_max: Reluctance) -> str:
-    """The voter that is to lead; "" when none lives that is no more reluctant than this.
+    """Return the voter that should lead; "" if no active one is at most this reluctant.
 
-    One that keeps up with the log goes before one that does not, then the least reluctant, then the most
-    advanced.
+    A voter that keeps up with the log is preferred, then the least reluctant, then the most advanced.
     """
     live = live_voters(status)
-    most = min(reluctance_max, Reluctance.STATE_WRONG)  # beyond that it must not
+    most = min(reluctance_max, Reluctance.STATE_WRONG)  # a more reluctant one must not lead
     fit = [voter for voter, progress in live.items() if progress.reluctance <= most]
     return max(fit, key=lambda voter: (_merit(live[voter]), voter), default="")
 
@@ -34,7 +33,7 @@ def ready_successor(status: Status, *, reluctance_max: Reluctance) -> str:
 
 
 def why_not(status: Status, target: str, *, reluctance: Reluctance) -> str:
-    """Why `target` should not be made to lead in the place of one with this reluctance; "" if it may."""
+    """Return why `target` should not lead in place of one with this reluctance; "" if it may."""
     progress = live_voters(status).get(target)
     if progress is None or progress.reluctance <= reluctance:
         return ""
@@ -42,7 +41,7 @@ def why_not(status: Status, target: str, *, reluctance: Reluctance) -> str:
 
 
 def live_voters(status: Status) -> dict[str, MemberProgress]:
-    """The others, as their leader sees them."""
+    """Return the other active voters, as their leader sees them."""
     progress = status.progress
     return {
         voter: progress[voter]

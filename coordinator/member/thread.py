@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 
 
 class ThreadCall(Generic[_T]):
-    """A piece of work that is queued. Awaited, it is what the work returns or raises; once, by one task.
+    """A piece of work that is queued. `await` returns its result or raises its error; once, by one task.
 
-    Work whose caller is cancelled is left out if it has not begun, and goes on if it has.
+    Work whose caller is cancelled is skipped if it has not begun, and continues if it has.
     """
 
     __slots__ = ("_arguments", "_call", "_done", "_ended", "_error", "_loop", "_value")
@@ -33,7 +33,10 @@ class ThreadCall(Generic[_T]):
         self._error: BaseException | None = None
 
     def ends_within(self, timeout_s: float) -> bool:
-        """Whether it has ended by then. Blocks the loop so long: for what is nearly always quicker."""
+        """Return whether it has ended within this time.
+
+        Blocks the loop: for work that is nearly always quicker.
+        """
         if self._ended.acquire(timeout=timeout_s):
             self._ended.release()
             return True
@@ -42,26 +45,26 @@ class ThreadCall(Generic[_T]):
     def __await__(self) -> Generator[Any, None, _T]:
         """Return or raise the result of the call."""
         self._done = self._loop.create_future()
-        if self._ended.locked():  # else the thread may not have seen that somebody waits
+        if self._ended.locked():  # otherwise the thread may not have seen that a task waits
             yield from self._done.__await__()
         if self._error is not None:
             raise self._error
-        value: _T = self._value  # type: ignore[assignment]  # None only where that is a _T
+        value: _T = self._value  # type: ignore[assignment]  # None only if that is a _T
         return value
 
     def do(self) -> None:
-        """For the thread."""
+        """Do the work, in the thread."""
         if self._done is not None and self._done.cancelled():
             return
         try:
             self._value = self._call(*self._arguments)
         except StopIteration:
             self._error = RuntimeError("work raised StopIteration, which no future takes")
-        except BaseException as error:  # noqa: BLE001 - nothing is handled here: it is the caller's
+        except BaseException as error:  # noqa: BLE001 - not handled here: the caller gets it
             self._error = error
         self._ended.release()
         if self._done is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
                 self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
@@ -83,7 +86,7 @@ class Worker:
         """Queue `call(*arguments)`, which the thread does in the order of these calls."""
         assert not self._is_closed, f"the thread {self._name} has ended"
         if self._thread is None:
-            # A process that dies without `close` must not wait for it.
+            # A process that ends without `close` must not wait for it.
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
         self._queue.put(work := ThreadCall(call, arguments))
@@ -94,7 +97,7 @@ class Worker:
         return await self.begin(call, *arguments)
 
     def close(self) -> None:
-        """End the thread after everything that is queued. Blocks so long; may be repeated."""
+        """End the thread after all queued work. Blocks meanwhile; may be called twice."""
         self._is_closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -106,7 +109,10 @@ class Worker:
             pass
 
     def _do_next(self) -> bool:
-        """Wait for work and do it; False at the end. What it held is let go before the next wait."""
+        """Wait for work and do it; return False at the end.
+
+        Its references are released before the next wait.
+        """
         if (work := self._queue.get()) is None:
             return False
         work.do()

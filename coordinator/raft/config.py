@@ -13,10 +13,10 @@ class Config:
 
     Times are in ticks of the driver.
 
-    `members` vote, `learners` do not; later entries of the log may change both. A member that is in neither
-    waits to be let in. An election starts without a leader after `election_ticks`, and up to `spread_ticks`
-    more. Heartbeats go out every `heartbeat_ticks` while followers that live have yet to hear of something,
-    else every `quiet_ticks`. Sizes count `entry_size_bytes` of each entry.
+    `members` vote, `learners` do not; later entries of the log may change both. A member in neither list
+    waits to be added. Without a leader, an election starts after `election_ticks`, and up to `spread_ticks`
+    more. Heartbeats are sent every `heartbeat_ticks` while live followers lack some news, otherwise every
+    `quiet_ticks`. Sizes count `entry_size_bytes` of each entry.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Config:
         assert 0 < self.heartbeat_ticks <= self.quiet_ticks < self.election_ticks, (
             "heartbeats must come within an election timeout"
         )
-        assert 0 < self.spread_ticks <= self.election_ticks, "who is reluctant would not wait for the others"
+        assert 0 < self.spread_ticks <= self.election_ticks, "a reluctant member would not wait for others"
         assert 0 < self.append_bytes_max <= APPEND_BYTES_LIMIT, "append_bytes_max is beyond the wire's bound"
         assert 0 < self.entry_bytes_max <= ENTRY_DATA_BYTES_LIMIT, (
             "entry_bytes_max is beyond the wire's bound"

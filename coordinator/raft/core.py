@@ -31,10 +31,10 @@ from coordinator.raft.storage import Storage
 __all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "RaftRole", "Status"]
 
 PROPOSAL_ENTRIES_MAX = 65_536  # in one call of propose
-QUIET_GRACE_TICKS = 2  # a heartbeat that is so late is missed
-MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond it the oldest are lost, as on a network
-# Further ahead no term is: ten elections a second for 13 years. One flipped bit in one member's term would
-# take all others to the end of what can be counted, where nobody is elected any more.
+QUIET_GRACE_TICKS = 2  # a heartbeat this late counts as missed
+MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond this the oldest are dropped, as on a network
+# No term is further ahead: ten elections a second for 13 years. Without the bound, one flipped bit in one
+# member's term would take all others to the largest number, at which no leader can be elected any more.
 TERM_LEAP_MAX = 2**32
 
 
@@ -47,7 +47,7 @@ class NotLeader(Exception):
 
 
 class ProposalRefused(Exception):
-    """The leader can not take this now (a bound is reached, the lead is handed over) or ever (too large)."""
+    """The leader cannot accept this now (a bound is reached, the lead is handed over) or ever (too large)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,34 +115,37 @@ class Raft:
         *,
         lost_term: int = 0,
     ) -> None:
-        """Make a member from its configuration and from what its disk says.
+        """Make a member from its configuration and the state on its disk.
 
-        What this member promised in terms up to `lost_term` is forgotten; `hard_state` is of a later term
+        The promises of this member in terms up to `lost_term` are forgotten; `hard_state` is of a later term
         then.
         """
-        assert lost_term == 0 or hard_state.term > lost_term, "a member goes on in a term that it forgot"
+        assert lost_term == 0 or hard_state.term > lost_term, "a member continues in a term that it forgot"
         memberships = MembershipHistory(config.id, Members(config.members, config.learners))
         log = LogView(storage, commit=hard_state.commit, applied=applied_index, memberships=memberships)
         assert log.last_term <= hard_state.term, (
             f"the log holds term {log.last_term}, the member {hard_state.term}"
         )
         self._state = State(config, log, hard_state, rand, lost_term)
-        self._written = hard_state  # the last hard state that a Ready carried
+        self._written = hard_state  # the last hard state in a Ready
         self._in_flight: Ready | None = None
 
     @property
     def id(self) -> str:
-        """This member's own id."""
+        """Return this member's own id."""
         return self._state.own_id
 
     @property
     def leader(self) -> str:
-        """The id of the leader of this member's term, "" if unknown."""
+        """Return the id of the leader of this member's term, "" if unknown."""
         return self._state.leader
 
     @property
     def reluctance(self) -> Reluctance:
-        """Why this member should lead only if no other can. Set by the driver; says nothing of safety."""
+        """Return why this member should lead only if no other can.
+
+        Set by the driver; irrelevant for safety.
+        """
         return self._state.reluctance
 
     @reluctance.setter
@@ -151,17 +154,17 @@ class Raft:
 
     @property
     def led_term(self) -> int:
-        """The term that this member leads, 0 if it leads none."""
+        """Return the term that this member leads, 0 if it leads none."""
         return self._state.term if self._state.is_leader else 0
 
     @property
     def term(self) -> int:
-        """The term that this member is in."""
+        """Return the term of this member."""
         return self._state.term
 
     @property
     def others_match(self) -> int:
-        """Up to which index a majority has this leader's log on disk, itself not counted; else 0."""
+        """Return the highest index that a majority without this leader has on disk; 0 without leading."""
         matches = {member: progress.match for member, progress in self._state.progress.items()}
         return self._state.membership.reached_by_majority(matches | {self.id: 0})
 
@@ -172,10 +175,10 @@ class Raft:
 
     @property
     def due_in_ticks(self) -> int:
-        """After how many more units of the driver's clock it must be told of them, at the latest.
+        """Return after how many ticks of the driver's clock `tick` must be called, at the latest.
 
-        A member without word of its leader counts the last of them one by one: whoever slept, or was busy,
-        has the time to take what came meanwhile before it stands for election.
+        Without news of its leader a member counts the last ticks one by one: after a sleep or a busy time, it
+        processes the messages that arrived meanwhile before it starts an election.
         """
         state = self._state
         if state.reads.forwarded:
@@ -186,9 +189,10 @@ class Raft:
         return max(1, min(to_heartbeat, state.config.election_ticks - state.election_elapsed))
 
     def tick(self, ticks: int = 1) -> bool:
-        """Count units of the driver's clock, `due_in_ticks` at most. True if heartbeats go out.
+        """Count ticks of the driver's clock, `due_in_ticks` at most. Return True if heartbeats are to be
+        sent.
 
-        Several are the same as one after the other.
+        One call with several is the same as several calls.
         """
         assert 0 < ticks <= self.due_in_ticks, f"{ticks} ticks at once, {self.due_in_ticks} at most"
         state = self._state
@@ -204,9 +208,9 @@ class Raft:
         return state.is_leader and replication.tick_leader(state, ticks)
 
     def step(self, message: Message) -> None:
-        """Takes one message of a peer.
+        """Process one message of a peer.
 
-        Never raises for its content: what makes no sense is dropped and counted.
+        Never raises for its content: a senseless message is dropped and counted.
         """
         state = self._state
         self._bound_outbox()
@@ -216,7 +220,7 @@ class Raft:
         asks_for_vote = message.kind in (MessageKind.PRE_VOTE, MessageKind.VOTE)
         is_handed_over = message.kind is MessageKind.VOTE and message.transfer
         if asks_for_vote and not is_handed_over and election.has_live_leader(state):
-            return  # a member that came back must not unseat a live leader (dissertation, 4.2.3)
+            return  # a member that came back must not depose a live leader (dissertation, 4.2.3)
         if not self._align_term(message):
             return
         handler = _BY_ANYONE.get(message.kind)
@@ -234,7 +238,7 @@ class Raft:
 
     def _is_acceptable(self, message: Message) -> bool:
         state = self._state
-        # A sender that our log does not name yet may well lead by now (dissertation, 4.1).
+        # A sender that our log does not list yet may be the leader by now (dissertation, 4.1).
         if message.target != state.own_id or message.source in ("", state.own_id):
             return False
         if message.term > state.term + TERM_LEAP_MAX:
@@ -244,31 +248,31 @@ class Raft:
         return replication.is_well_formed_append(message)
 
     def _align_term(self, message: Message) -> bool:
-        """Brings this member to a later term, or answers an earlier one.
+        """Bring this member to a later term, or answer a message of an earlier one.
 
-        True if the message is to be handled.
+        Return True if the message is to be handled.
         """
         state, kind = self._state, message.kind
         asks_ahead = kind is MessageKind.PRE_VOTE or (
             kind is MessageKind.PRE_VOTE_REPLY and not message.reject
         )
         if asks_ahead:
-            return True  # its term is one that nobody has entered yet
+            return True  # no member has entered its term yet
         if message.term > state.term:
             state.become_follower(message.term, message.source if kind in _FROM_LEADER else "")
             return True
         if message.term < state.term and kind in _FROM_LEADER:
-            # A leader of the past learns the term, else a member that went ahead of it could never rejoin.
+            # A former leader learns the term, otherwise a member ahead of it could never rejoin.
             state.send_after_sync.append(
                 Message(MessageKind.APPEND_REPLY, state.own_id, message.source, state.term, reject=True)
             )
         return message.term == state.term
 
     def propose(self, datas: Sequence[bytes]) -> tuple[int, int]:
-        """Appends commands, all or none, in order, at consecutive indexes. Returns (first index, term).
+        """Append commands, all or none, in order, at consecutive indexes. Return (first index, term).
 
-        Raises NotLeader, or ProposalRefused if a bound of Config is reached. Taken is not committed: see the
-        contract.
+        Raises NotLeader, or ProposalRefused if a bound of Config is reached. An accepted command is not yet
+        committed: see the contract.
         """
         state = self._state
         if not state.is_leader:
@@ -290,10 +294,10 @@ class Raft:
         return replication.append_own(state, datas, EntryKind.COMMAND), state.term
 
     def propose_membership(self, members: Members, payload: bytes) -> tuple[int, int]:
-        """Appends a change of membership, in force at once. Returns (index, term).
+        """Append a change of membership, in force at once. Return (index, term).
 
-        Raises NotLeader; ProposalRefused if a change before it is not committed, if the leader has not
-        committed an entry of its term, or if more than one member comes or goes.
+        Raises NotLeader; ProposalRefused if an earlier change is not committed, if the leader has not
+        committed an entry of its term, or if more than one member changes.
         """
         state = self._state
         if not state.is_leader:
@@ -309,11 +313,11 @@ class Raft:
         return replication.change_membership(state, MembershipChange(members, payload)), state.term
 
     def read_index(self, context: bytes) -> None:
-        """Asks for a linearizable read; `context` comes back in a Ready, with an index or refused."""
+        """Request a linearizable read; `context` comes back in a Ready, with an index or refused."""
         reads.ask(self._state, context)
 
     def transfer_leader(self, target: str) -> None:
-        """Hands the lead to `target` within an election timeout, or gives up silently.
+        """Hand the lead to `target` within an election timeout, or give up silently.
 
         Proposals are refused meanwhile. Raises NotLeader; ProposalRefused if `target` is not another member.
         """
@@ -324,12 +328,12 @@ class Raft:
         replication.start_transfer(self._state, target)
 
     def campaign(self) -> None:
-        """Starts an election as if the timeout had passed. For tests and the first start."""
+        """Start an election as if the timeout had passed. For tests and the first start."""
         if not self._state.is_leader and self._state.may_stand:
             election.campaign(self._state)
 
     def has_ready(self) -> bool:
-        """True if `ready()` may be called and has something to do."""
+        """Return True if `ready()` may be called and has work."""
         state = self._state
         if self._in_flight is not None:
             return False
@@ -347,7 +351,7 @@ class Raft:
         )
 
     def ready(self) -> Ready:
-        """Takes out everything that is to be done now. Not called again before `advance`."""
+        """Take all pending work out. Not called again before `advance`."""
         assert self._in_flight is None, "ready() before advance() of the one before"
         state = self._state
         self._flush()
@@ -356,7 +360,7 @@ class Raft:
         truncate_from, entries = state.log.take_batch()
         promise_changed = (hard_state.term, hard_state.vote) != (self._written.term, self._written.vote)
         must_sync = promise_changed or bool(entries) or truncate_from is not None or snapshot is not None
-        # A commit index alone is not worth a write: it travels with the next entries, and a leader knows it.
+        # A new commit index alone is not written: it is written with the next entries, and a leader knows it.
         is_written = must_sync and hard_state != self._written
         ready = Ready(
             send_now=state.send_now,
@@ -380,13 +384,13 @@ class Raft:
         self._in_flight = ready
         return ready
 
-    def meanwhile(self) -> Ready:
+    def ready_without_disk(self) -> Ready:
         """Return the messages and reads that need not wait until the batch of the last `ready` is written.
 
         All of them could have been in that Ready, as none depends on the disk.
         """
-        assert self._in_flight is not None, "meanwhile() outside of ready() and advance()"
-        assert self._in_flight.snapshot is None, "meanwhile() while the state is replaced"
+        assert self._in_flight is not None, "ready_without_disk() outside of ready() and advance()"
+        assert self._in_flight.snapshot is None, "ready_without_disk() while the state is replaced"
         state = self._state
         self._flush()
         found = Ready(
@@ -410,13 +414,13 @@ class Raft:
                 replication.flush_appends(state)
 
     def _hard_state(self) -> HardState:
-        # Never beyond what is on disk before this batch: were the batch torn, the commit index would point
-        # past the log.
+        # Never beyond the entries on disk before this batch: if the batch were torn, the commit index would
+        # point past the log.
         state = self._state
         return HardState(state.term, state.vote, min(state.log.commit, state.log.stable_last))
 
     def advance(self, ready: Ready) -> None:
-        """All of `ready` is persisted and sent; its committed entries may be on their way to `applied`."""
+        """Note that `ready` is persisted and sent; its committed entries may not be applied yet."""
         assert ready is self._in_flight, "advance() with another Ready than the last"
         self._in_flight = None
         state = self._state
@@ -428,29 +432,28 @@ class Raft:
             replication.own_log_synced(state)
 
     def applied(self, index: int) -> None:
-        """The state machine has applied everything up to `index`."""
+        """Note that the state machine has applied everything up to `index`."""
         self._state.log.applied_to(index)
 
     def restore(self, meta: SnapshotMeta) -> bool:
-        """A snapshot that was offered is fetched and verified.
+        """Use an offered snapshot that is fetched and verified.
 
-        False if it is not (or not now) to be installed.
-
-        Only while no Ready is being worked on; the next one begins with it.
+        Return False if it is not (or not now) to be installed. Only between two Readys; the next one begins
+        with it.
         """
         assert self._in_flight is None, "a snapshot is restored between two Readys"
         return snapshots.restore(self._state, meta)
 
     def snapshot_taken(self, meta: SnapshotMeta) -> None:
-        """The driver holds this snapshot for others to fetch."""
-        snapshots.taken(self._state, meta)
+        """Note that the driver holds this snapshot for others to fetch."""
+        snapshots.note_taken(self._state, meta)
 
     def snapshot_gone(self) -> None:
-        """The snapshot of the last `snapshot_taken` can no longer be fetched."""
+        """Note that the snapshot of the last `snapshot_taken` can no longer be fetched."""
         self._state.snapshot = None
 
     def status(self) -> Status:
-        """A snapshot of this member, cheap enough for every metrics scrape."""
+        """Return the state of this member, cheap enough for every metrics scrape."""
         state = self._state
         progress = {
             member: MemberProgress(

@@ -11,9 +11,10 @@ from coordinator.raft.state import RaftRole, State
 
 
 def tick_waiting(state: State, ticks: int) -> None:
-    """Ticks of a member that does not lead: too long without a leader starts a pre-vote.
+    """Count ticks of a member that does not lead; start a pre-vote after too long without a leader.
 
-    A reluctant one waits until all that are less so have had their turn: any of their timeouts is shorter.
+    A reluctant member waits until all less reluctant ones have had their turn: all their timeouts are
+    shorter.
     """
     state.election_elapsed += ticks
     patience = state.config.election_ticks * state.reluctance
@@ -34,7 +35,7 @@ def check_quorum(state: State) -> None:
 
 
 def campaign(state: State) -> None:
-    """Asks whether an election could be won, without disturbing anyone: neither term nor vote changes."""
+    """Ask whether an election could be won, without disturbing any member: neither term nor vote changes."""
     assert not state.is_leader, "a leader campaigns"
     assert state.may_stand, "a member without a vote campaigns"
     state.enter(state.term, RaftRole.PRE_CANDIDATE, "")
@@ -47,10 +48,10 @@ def campaign(state: State) -> None:
 
 
 def start_vote(state: State, *, transfer: bool) -> None:
-    """Stands for election in a new term. The requests, and our own vote, wait for the sync of term and vote.
+    """Start an election in a new term. The requests, and our own vote, wait for the sync of term and vote.
 
-    Were a request to leave before, a crash could forget the end of the log that it names, and answers to it
-    could elect us in the same term with a shorter log.
+    If a request were sent before, a crash could lose the end of the log that it names, and replies could
+    elect us in the same term with a shorter log.
     """
     state.enter(state.term + 1, RaftRole.CANDIDATE, "")
     state.vote = state.own_id
@@ -68,16 +69,16 @@ def _vote_request(state: State, kind: MessageKind, peer: str, term: int, *, tran
 
 
 def has_live_leader(state: State) -> bool:
-    """True if a leader was heard of within the shortest election timeout: then nobody else gets a vote."""
+    """Return True after news of a leader within the shortest election timeout: then no other gets a vote."""
     if state.is_leader:
-        return True  # check-quorum vouches for it
+        return True  # check-quorum ensures it
     return bool(state.leader) and state.election_elapsed < state.config.election_ticks
 
 
 def on_pre_vote(state: State, message: Message) -> None:
-    """Grants if we would vote for this log in that term.
+    """Grant a pre-vote if we would vote for this log in that term.
 
-    Nothing is promised, so the answer need not wait for a sync.
+    It is no promise, so the answer need not wait for a sync.
     """
     grants = message.term > state.term and state.log.is_up_to_date(message.log_index, message.log_term)
     grants = grants and not state.is_recovering
@@ -87,11 +88,11 @@ def on_pre_vote(state: State, message: Message) -> None:
 
 
 def on_vote(state: State, message: Message) -> None:
-    """Votes once per term, first come, for a log at least as good as ours.
+    """Vote once per term, for the first request with a log at least as good as ours.
 
-    The answer waits for the sync of the vote. A learner answers too: it may have been promoted by an entry
-    that it does not hold yet, and the candidate knows whose vote counts. One that recovers grants none: its
-    log may lack what it acknowledged.
+    The answer waits for the sync of the vote. A learner answers too: an entry that it lacks may have promoted
+    it, and the candidate knows whose vote counts. A recovering member grants none: its log may lack
+    acknowledged entries.
     """
     assert message.term == state.term, "terms were not aligned"
     may_vote = state.vote == message.source or (not state.vote and not state.leader)
@@ -105,7 +106,7 @@ def on_vote(state: State, message: Message) -> None:
 
 
 def on_pre_vote_reply(state: State, message: Message) -> None:
-    """Counts an answer to our pre-vote; one to an older pre-vote is ignored."""
+    """Count an answer to our pre-vote; one to an older pre-vote is ignored."""
     asked_term = state.term if message.reject else state.term + 1
     if state.role is RaftRole.PRE_CANDIDATE and message.term == asked_term:
         state.votes.setdefault(message.source, not message.reject)
@@ -121,12 +122,12 @@ def _count_pre_votes(state: State) -> None:
 
 
 def on_vote_reply(state: State, message: Message) -> None:
-    """Counts an answer to our candidacy in this term."""
+    """Count an answer to our candidacy in this term."""
     count_vote(state, message.source, granted=not message.reject)
 
 
 def count_vote(state: State, voter: str, *, granted: bool) -> None:
-    """Records one vote of the present term; a majority makes us leader, a hopeless count a follower."""
+    """Count one vote of the present term; become leader with a majority, follower without a chance."""
     if state.role is not RaftRole.CANDIDATE:
         return
     state.votes.setdefault(voter, granted)
@@ -138,6 +139,6 @@ def count_vote(state: State, voter: str, *, granted: bool) -> None:
 
 
 def on_timeout_now(state: State, message: Message) -> None:
-    """Our leader hands over to us: elect at once, without pre-vote (dissertation, 3.10)."""
+    """Start an election at once, without pre-vote, as our leader hands over to us (dissertation, 3.10)."""
     if state.role is RaftRole.FOLLOWER and message.source == state.leader and state.may_stand:
         start_vote(state, transfer=True)

@@ -1,10 +1,10 @@
-"""One member's log as the core sees it: what is on disk, followed by what is not confirmed to be there yet.
+"""One member's log as the core sees it: the entries on disk, followed by those not confirmed there yet.
 
-Entries wait in memory from the moment they are accepted until the `advance` of the Ready that carried them;
-everything before is read through `Storage`. While a batch is being written the log may change again: a new
-leader may overwrite what is on its way to the disk. Then the next batch truncates first, and the overwritten
-entries never count as stable. A restored snapshot takes the place of the whole log, from the moment it is
-accepted; until its Ready is done, what is on disk is void.
+Entries wait in memory from their acceptance until the `advance` of the Ready that carried them; earlier ones
+are read through `Storage`. While a batch is being written the log may change again: a new leader may
+overwrite entries of the batch. Then the next batch truncates first, and the overwritten entries never count
+as stable. A restored snapshot replaces the whole log, from its acceptance on; until its Ready is done, the
+entries on disk are void.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from coordinator.raft.membership import MembershipHistory
 from coordinator.raft.messages import Entry, SnapshotMeta, entry_size_bytes
 from coordinator.raft.storage import Storage, take_up_to
 
-TAIL_READ_BYTES = 4 * 1024 * 1024  # at once, when the entries behind the applied index are looked through
+TAIL_READ_BYTES = 4 * 1024 * 1024  # at once, to read the entries behind the applied index
 
 
 class LogView:
@@ -41,15 +41,15 @@ class LogView:
     ) -> None:
         self._storage = storage
         self.memberships = memberships
-        self._restored: SnapshotMeta | None = None  # stands for all that is on disk, which is void
+        self._restored: SnapshotMeta | None = None  # replaces all entries on disk, which are void
         self._snapshot_due = False  # the next batch begins with the restored snapshot
-        self._applying: deque[tuple[int, int]] = deque()  # (last index, bytes) of what was handed out
+        self._applying: deque[tuple[int, int]] = deque()  # (last index, bytes) of the entries handed out
         self._applying_bytes = 0
         self._unstable: list[Entry] = []  # follows stable_last
-        self._truncate_from: int | None = None  # what the next batch has to drop on disk
+        self._truncate_from: int | None = None  # the next batch drops this index and all above on disk
         self._writing_last = 0  # last index of the batch being written, 0 if none
         self.stable_last = storage.last_index()
-        self.commit = max(commit, applied)  # what was applied was committed, even if that note was not synced
+        self.commit = max(commit, applied)  # applied entries were committed, even if that was not synced
         self.applied = applied
         self.handed_out = applied
         assert self.commit <= self.stable_last, (
@@ -70,26 +70,26 @@ class LogView:
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry, on disk or not."""
+        """Return the index of the last entry, on disk or not."""
         return self.stable_last + len(self._unstable)
 
     @property
     def last_term(self) -> int:
-        """Term of the last entry, 0 in an empty log."""
+        """Return the term of the last entry, 0 in an empty log."""
         return self._unstable[-1].term if self._unstable else self.term(self.stable_last)
 
     @property
     def has_unstable(self) -> bool:
-        """True if entries or a snapshot wait for a batch."""
+        """Return True if entries or a snapshot wait for a batch."""
         return bool(self._unstable) or self._snapshot_due
 
     @property
     def first_index(self) -> int:
-        """The lowest index that can be read."""
+        """Return the lowest index that can be read."""
         return self._storage.first_index() if self._restored is None else self._restored.index + 1
 
     def term(self, index: int) -> int:
-        """The term at `index`, which must be in the log or just before its first entry."""
+        """Return the term at `index`, which must be in the log or just before its first entry."""
         assert index <= self.last_index, f"index {index} is beyond the log's end {self.last_index}"
         if index > self.stable_last:
             return self._unstable[index - self.stable_last - 1].term
@@ -99,18 +99,18 @@ class LogView:
         return self._storage.term(index)
 
     def matches(self, index: int, term: int) -> bool:
-        """True if an entry of this term is at this index (the consistency check; dissertation, 3.5)."""
+        """Return True if an entry of this term is at this index (dissertation, 3.5)."""
         return self.first_index - 1 <= index <= self.last_index and self.term(index) == term
 
     def is_up_to_date(self, index: int, term: int) -> bool:
-        """True if a log ending in this index and term is at least as good as ours (dissertation, 3.6.1)."""
+        """Return True if a log ending in this index and term is as good as ours (dissertation, 3.6.1)."""
         return (term, index) >= (self.last_term, self.last_index)
 
     def last_index_within_term(self, index: int, term: int) -> int:
-        """The highest index up to `index` whose term is at most `term`: where two logs may still meet.
+        """Return the highest index up to `index` with a term up to `term`, where two logs may still meet.
 
-        Terms never fall along a log, so halving finds it; whole terms are skipped at once (dissertation, 3.5,
-        end).
+        Terms never decrease along a log, so halving finds it; whole terms are skipped at once (dissertation,
+        3.5, end).
         """
         low, high = self.first_index - 1, min(index, self.last_index)
         while low < high:
@@ -122,7 +122,7 @@ class LogView:
         return low
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries from `low` up to but without `high`, at least one, else within `max_bytes`."""
+        """Return entries from `low` to before `high`, at least one, otherwise within `max_bytes`."""
         assert self.first_index <= low < high <= self.last_index + 1, f"[{low}, {high}) is not in the log"
         border = self.stable_last + 1
         found: list[Entry] = []
@@ -135,17 +135,17 @@ class LogView:
         return take_up_to(found, max_bytes, at_least=1)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Adds a leader's own entries, which follow the last."""
+        """Add a leader's own entries, which follow the last."""
         assert entries[0].index == self.last_index + 1, f"entry {entries[0].index} leaves a gap"
         assert entries[0].term >= self.last_term, f"term {entries[0].term} falls back"
         self._unstable.extend(entries)
         self.memberships.appended(entries)
 
     def merge(self, previous_index: int, entries: Sequence[Entry]) -> None:
-        """Takes over what a leader sent after `previous_index`, where the logs meet.
+        """Add a leader's entries after `previous_index`, where the logs meet.
 
-        Entries that are already here stay untouched, so an old or repeated append never shortens the log
-        (dissertation, 3.5). Only a real conflict truncates, and never at or below the commit index.
+        Existing entries stay untouched, so an old or repeated append never shortens the log (dissertation,
+        3.5). Only a real conflict truncates, and never at or below the commit index.
         """
         for position, entry in enumerate(entries):
             assert entry.index == previous_index + 1 + position, (
@@ -169,7 +169,7 @@ class LogView:
         self.memberships.appended(entries)
 
     def commit_to(self, index: int) -> bool:
-        """Raises the commit index; it never falls. True if that was news."""
+        """Raise the commit index, which never falls. Return True if it was raised."""
         assert index <= self.last_index, f"commit {index} is beyond the log's end {self.last_index}"
         if index <= self.commit:
             return False
@@ -178,7 +178,7 @@ class LogView:
         return True
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """A snapshot takes the place of the log: it is committed, and our log does not contain its end."""
+        """Replace the log by a snapshot, which is committed, and whose end our log does not contain."""
         assert meta.index > self.commit, f"snapshot {meta.index} is not beyond the commit index {self.commit}"
         assert self._writing_last == 0, "a batch is still being written"
         self._restored = meta
@@ -191,7 +191,7 @@ class LogView:
         self.memberships.restored(meta.index, meta.members)
 
     def take_snapshot(self) -> SnapshotMeta | None:
-        """The snapshot that the next batch has to begin with, if any."""
+        """Return the snapshot that the next batch has to begin with, if any."""
         is_due, self._snapshot_due = self._snapshot_due, False
         return self._restored if is_due else None
 
@@ -203,7 +203,10 @@ class LogView:
         return truncate_from, list(self._unstable)
 
     def batch_written(self) -> None:
-        """The batch of the last `take_batch` is on disk. What was overwritten meanwhile does not count."""
+        """Note that the batch of the last `take_batch` is on disk.
+
+        Entries overwritten meanwhile do not count.
+        """
         written, self._writing_last = self._writing_last, 0
         if not self._snapshot_due:
             self._restored = None  # it is on disk now
@@ -214,11 +217,11 @@ class LogView:
             self.stable_last = written
 
     def may_hand_out(self, applying_bytes_max: int) -> bool:
-        """True if there are committed entries to apply, and the state machine is not too far behind."""
+        """Return True if there are committed entries to apply, and few enough are being applied."""
         return self.handed_out < self.commit and self._applying_bytes < applying_bytes_max
 
     def take_committed(self, max_bytes: int) -> list[Entry]:
-        """The next committed entries to apply, at least one."""
+        """Return the next committed entries to apply, at least one."""
         entries = self.entries(self.handed_out + 1, self.commit + 1, max_bytes)
         self.handed_out = entries[-1].index
         size_bytes = sum(map(entry_size_bytes, entries))
@@ -227,7 +230,7 @@ class LogView:
         return entries
 
     def applied_to(self, index: int) -> None:
-        """The state machine has applied all up to `index`; what a snapshot has overtaken is ignored."""
+        """Note that all entries up to `index` are applied; ignored if a snapshot is newer."""
         assert index <= self.handed_out, f"applied {index}, but only {self.handed_out} was handed out"
         self.applied = max(self.applied, index)
         while self._applying and self._applying[0][0] <= index:

@@ -1,8 +1,8 @@
 """The members of the group, the majority of the voters, and changes of membership.
 
 Sources: dissertation 4.1 (one voter at a time; a change is in force as soon as it is in the log, so that any
-two majorities meet; a truncated change is taken back), 4.2.1 (learners), 4.2.2 (removal), and Ongaro's mail
-to raft-dev of 2015-07-10: a leader changes nothing before it has committed an entry of its own term.
+two majorities meet; a truncated change is undone), 4.2.1 (learners), 4.2.2 (removal). Also Ongaro's mail to
+raft-dev of 2015-07-10: a leader changes no membership before it has committed an entry of its own term.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _decoder = msgspec.msgpack.Decoder(MembershipChange)
 
 
 def encode_membership(change: MembershipChange) -> bytes:
-    """The data of a MEMBERSHIP entry."""
+    """Return the data of a MEMBERSHIP entry."""
     return _encoder.encode(change)
 
 
@@ -26,7 +26,7 @@ def decode_membership(data: bytes) -> MembershipChange:
 
 
 def is_membership(data: bytes) -> bool:
-    """Whether a MEMBERSHIP entry's data names a group that can exist."""
+    """Return whether a MEMBERSHIP entry's data names a possible group."""
     try:
         return is_group(decode_membership(data).members)
     except msgspec.MsgspecError:
@@ -34,13 +34,13 @@ def is_membership(data: bytes) -> bool:
 
 
 def is_group(members: Members) -> bool:
-    """Whether there are voters, and every member is named once."""
+    """Return whether there are voters, and every member is named once."""
     everyone = members.voters + members.learners
     return bool(members.voters) and all(everyone) and len(set(everyone)) == len(everyone)
 
 
 class Membership:
-    """One membership as one member sees it: nothing depends on the order in which members were named."""
+    """One membership as one member sees it; the order of the names does not matter."""
 
     __slots__ = ("learners", "members", "own_id", "peers", "quorum", "voters", "voting_peers")
 
@@ -59,20 +59,20 @@ class Membership:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this member's own vote counts."""
+        """Return whether this member's own vote counts."""
         return self.own_id in self.voters
 
     def is_peer(self, member: str) -> bool:
-        """True for every member but this one."""
+        """Return True for every member but this one."""
         return member in self.peers
 
     def reached_by_majority(self, values: Mapping[str, int]) -> int:
-        """The highest value that a majority of the voters has reached; a missing voter counts as 0."""
+        """Return the highest value that a majority of the voters has reached; a missing voter counts as 0."""
         ascending = sorted(values.get(voter, 0) for voter in self.voters)
         return ascending[len(ascending) - self.quorum]
 
     def election_outcome(self, votes: Mapping[str, bool]) -> bool | None:
-        """True if a majority granted, False if so many refused that none can, None while it is open."""
+        """Return True if a majority granted, False if none is possible any more, None while it is open."""
         granted = sum(votes.get(voter, False) for voter in self.voters)
         refused = sum(not votes.get(voter, True) for voter in self.voters)
         if granted >= self.quorum:
@@ -80,9 +80,9 @@ class Membership:
         return False if refused > len(self.voters) - self.quorum else None
 
     def why_not(self, target: Members) -> str:
-        """Why `target` may not follow this membership in one step, "" if it may.
+        """Return why `target` may not follow this membership in one step, "" if it may.
 
-        Two majorities meet only if at most one voter comes or goes.
+        Two majorities meet only if at most one voter is added or removed.
         """
         everyone = target.voters + target.learners
         if not is_group(target):
@@ -95,7 +95,7 @@ class Membership:
 
 
 class MembershipHistory:
-    """The membership at the commit index, and those of later entries, which may still be truncated away."""
+    """The membership at the commit index, and those of later entries, which may still be truncated."""
 
     __slots__ = ("_own_id", "_steps")
 
@@ -105,7 +105,7 @@ class MembershipHistory:
 
     @property
     def latest(self) -> Membership:
-        """The one in force."""
+        """Return the membership in force."""
         return self._steps[-1][1]
 
     @property
@@ -115,7 +115,8 @@ class MembershipHistory:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this member may stand for election: it is a voter, or its removal is not committed yet.
+        """Return whether this member may start an election: it is a voter, or its removal is not committed
+        yet.
 
         In the second case others may lack the entry that removes it, and only its log may be good enough to
         win (dissertation, 4.2.2). It does not count its own vote.
@@ -123,7 +124,7 @@ class MembershipHistory:
         return any(membership.is_voter for _, membership in self._steps)
 
     def appended(self, entries: Sequence[Entry]) -> bool:
-        """Entries came to the log. True if the membership changed."""
+        """Note new entries of the log. Return True if the membership changed."""
         changed = False
         for entry in entries:
             if entry.kind is EntryKind.MEMBERSHIP:
@@ -133,7 +134,7 @@ class MembershipHistory:
         return changed
 
     def truncated_from(self, index: int) -> bool:
-        """Entries from `index` on left the log. True if the membership changed back."""
+        """Note that entries from `index` on were truncated. Return True if the membership changed back."""
         before = len(self._steps)
         while len(self._steps) > 1 and self._steps[-1][0] >= index:
             self._steps.pop()
@@ -145,5 +146,5 @@ class MembershipHistory:
             del self._steps[0]
 
     def restored(self, index: int, members: Members) -> None:
-        """A snapshot at `index` took the place of the log."""
+        """Note that a snapshot at `index` replaced the log."""
         self._steps = [(index, Membership(self._own_id, members))]

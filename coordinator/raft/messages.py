@@ -1,7 +1,7 @@
-"""The facts of Raft: entries, hard state, messages between members, and `Ready`, what the driver has to do.
+"""The facts of Raft: entries, hard state, messages between members, and `Ready`, the driver's work.
 
-All structs are immutable. `Message` crosses the wire: `msgspec.msgpack.Decoder(Message)` refuses wrong types
-and whatever is beyond the bounds named here, so the core sees only well-formed messages.
+All structs are immutable. `Message` crosses the wire: `msgspec.msgpack.Decoder(Message)` rejects wrong types
+and values beyond the bounds named here, so the core sees only well-formed messages.
 """
 
 from enum import IntEnum
@@ -10,9 +10,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 ENTRY_OVERHEAD_BYTES = (
-    32  # what an entry costs beside its data; it also bounds the number of empty entries in a message
+    32  # the cost of an entry in addition to its data; bounds the number of empty entries in a message
 )
-ENTRY_DATA_BYTES_LIMIT = 8 * 1024 * 1024  # no entry on the wire is larger, whatever a member's Config says
+# No entry on the wire is larger, even if a member's Config allows it.
+ENTRY_DATA_BYTES_LIMIT = 8 * 1024 * 1024
 APPEND_ENTRIES_LIMIT = 65_536
 APPEND_BYTES_LIMIT = APPEND_ENTRIES_LIMIT * ENTRY_OVERHEAD_BYTES  # 2 MiB; a larger single entry travels alone
 MEMBER_ID_CHARS_MAX = 128
@@ -44,7 +45,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
 class Members(Struct, frozen=True, array_like=True):
     """The members of the group, each list sorted.
 
-    A learner receives the log and counts for nothing (dissertation, 4.2.1).
+    A learner receives the log and does not count for majorities (dissertation, 4.2.1).
     """
 
     voters: MemberIds
@@ -52,7 +53,7 @@ class Members(Struct, frozen=True, array_like=True):
 
 
 class MembershipChange(Struct, frozen=True, array_like=True):
-    """The data of a MEMBERSHIP entry: the whole new membership, and what the state machine is to apply."""
+    """The data of a MEMBERSHIP entry: the whole new membership, and the data for the state machine."""
 
     members: Members
     payload: EntryData
@@ -89,9 +90,9 @@ class Reluctance(IntEnum):
 
     WILLING = 0
     CLOCK_WRONG = 1  # most other members call its clock wrong
-    NO_ROOM = 2  # its disk takes no changes
-    STATE_WRONG = 3  # its state is not what the log builds
-    RECOVERING = 4  # it has forgotten what it promised, and must not lead at all
+    NO_ROOM = 2  # its disk accepts no changes
+    STATE_WRONG = 3  # its state differs from the one that the log builds
+    RECOVERING = 4  # it has forgotten its promises, and must not lead at all
 
 
 class MessageKind(IntEnum):
@@ -115,19 +116,27 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
     """One message between two members. Fields that a kind does not list are left at their defaults.
 
     PRE_VOTE, VOTE: `log_index`, `log_term` of the candidate's last entry; `transfer` if a leader asked for
-        this election. The term of a PRE_VOTE and of its grant is the one that the candidate would have.
+    this election. The term of a PRE_VOTE and of its grant is the one that the candidate would have.
+
     PRE_VOTE_REPLY, VOTE_REPLY: `reject`.
+
     APPEND: `log_index`, `log_term` of the entry before `entries`; `commit`; `entries` (may be none).
+
     APPEND_REPLY: accepted: `log_index` is the last index known to match the leader. With `reject`:
-        `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there
-        is `hint_term`.
-    HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
-    `round`; from a member that should not be asked to lead `reject`, with the Reluctance in `hint_index`.
+    `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there is
+    `hint_term`.
+
+    HEARTBEAT: `commit`, never beyond the follower's entries; `round` of reads.
+
+    HEARTBEAT_REPLY: its `round`; from a member that should not be asked to lead `reject`, with the
+    Reluctance in `hint_index`.
+
     SNAPSHOT: the sender offers a snapshot of its state at `log_index`, `log_term`, with `members`; the bytes
-    are
-        fetched beside Raft. It is answered by an APPEND_REPLY, once the receiver has that state.
-    READ_INDEX: `round` is the asking member's number for a batch. READ_INDEX_REPLY: that `round`, and
-    `log_index` and `commit` (as in HEARTBEAT) or `reject`.
+    are fetched outside of Raft. The receiver answers with an APPEND_REPLY, once it has that state.
+
+    READ_INDEX: `round` is the asking member's number for a batch.
+
+    READ_INDEX_REPLY: that `round`, and `log_index` and `commit` (as in HEARTBEAT) or `reject`.
     """
 
     kind: MessageKind
@@ -154,7 +163,7 @@ class ReadState(Struct, frozen=True, gc=False):
 
 
 class Ready(Struct, frozen=True):
-    """The work for the driver, in the order that the package's docstring gives."""
+    """The work for the driver, in the order of the package's docstring."""
 
     send_now: list[Message] = []
     hard_state: HardState | None = None

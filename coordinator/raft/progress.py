@@ -1,9 +1,9 @@
-"""The leader's view of one member's log, and the limit of what is in flight to it.
+"""The leader's view of one member's log, and the limit of messages in flight to it.
 
 PROBE: it is not known where the logs meet, so one append travels at a time. REPLICATE: they meet, so appends
-are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT: what it needs next is
-no longer in the log, so nothing travels but offers of a snapshot, until it acknowledges one. (The three
-states are those of etcd-io/raft, tracker/state.go.)
+are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT: its next entry is no
+longer in the log, so only offers of a snapshot are sent, until it acknowledges one. (The three states are
+those of etcd-io/raft, tracker/state.go.)
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from coordinator.raft.messages import Reluctance
 
 
 class ProgressState(Enum):
-    """How appends go to this member."""
+    """How appends are sent to this member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -49,28 +49,28 @@ class Progress:
         self.match = 0
         self.next = next_index
         self.state = ProgressState.PROBE
-        self.active = False  # heard of since the last quorum check
-        self.was_active = False  # heard of between the two checks before
-        self.reluctance = Reluctance.WILLING  # it said so with its last answer to a heartbeat
-        self.unanswered = 0  # heartbeats since the member was heard of
+        self.active = False  # a message arrived since the last quorum check
+        self.was_active = False  # a message arrived between the two checks before
+        self.reluctance = Reluctance.WILLING  # from its last answer to a heartbeat
+        self.unanswered = 0  # heartbeats since its last message
         self.acked_round = 0
         self.commit_sent = 0
         self.commit_owed = 0  # a read of this member waits for this index
         self.match_at_tick = 0
-        self.probe_sent = False  # PROBE: one append is out, and nothing was heard since
+        self.probe_sent = False  # PROBE: one append is in flight, and no message arrived since
         self.probe_due = False  # an append is due even if it carries nothing
         self.offer_due = False  # SNAPSHOT: an offer may go out
-        self.snapshot_index = 0  # SNAPSHOT: what was offered last, 0 if nothing yet
+        self.snapshot_index = 0  # SNAPSHOT: the last offer, 0 if there was none
         self.inflight_bytes = 0
-        self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
+        self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append in flight
 
     @property
     def inflight_messages(self) -> int:
-        """How many appends with entries are on the way."""
+        """Return how many appends with entries are in flight."""
         return len(self._inflight)
 
     def may_send(self, config: Config) -> bool:
-        """True if flow control lets one more append with entries go out."""
+        """Return True if flow control allows one more append with entries."""
         if self.state is ProgressState.SNAPSHOT:
             return False
         if self.state is ProgressState.PROBE:
@@ -80,8 +80,8 @@ class Progress:
             and self.inflight_bytes < config.inflight_bytes_max
         )
 
-    def sent(self, last_index: int, size_bytes: int) -> None:
-        """Entries up to `last_index` left in one append."""
+    def note_sent(self, last_index: int, size_bytes: int) -> None:
+        """Note that entries up to `last_index` were sent in one append."""
         assert last_index >= self.next, f"append up to {last_index} was already sent (next is {self.next})"
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
@@ -90,8 +90,8 @@ class Progress:
         self._inflight.append((last_index, size_bytes))
         self.inflight_bytes += size_bytes
 
-    def acknowledged(self, index: int) -> bool:
-        """The member's log matches up to `index` and is durable. True if that was news."""
+    def note_acknowledged(self, index: int) -> bool:
+        """Note that the member's log matches up to `index` and is durable. Return True if that is news."""
         is_news = index > self.match
         if is_news:
             self.match = index
@@ -105,10 +105,10 @@ class Progress:
             self.inflight_bytes -= self._inflight.popleft()[1]
         return is_news
 
-    def refused(self, refused_index: int, next_index: int) -> bool:
-        """The logs do not meet at `refused_index`; `next_index` is the leader's better guess.
+    def note_rejected(self, refused_index: int, next_index: int) -> bool:
+        """Note that the logs do not meet at `refused_index`; `next_index` is the leader's better guess.
 
-        False if the news is stale.
+        Return False if the news is stale.
         """
         if refused_index <= self.match or self.state is ProgressState.SNAPSHOT:
             return False
@@ -125,9 +125,9 @@ class Progress:
         return True
 
     def receive_heartbeat_reply(self) -> None:
-        """The member lives: what seems lost on the way is asked after.
+        """Note a reply to a heartbeat: messages that seem lost are sent again.
 
-        A silent member is sent nothing but heartbeats.
+        A silent member is sent only heartbeats.
         """
         if self.state is ProgressState.SNAPSHOT:
             self.offer_due = True
@@ -140,18 +140,18 @@ class Progress:
 
     @property
     def is_live(self) -> bool:
-        """True if the member was heard of within one to two election timeouts."""
+        """Return True after a message of the member within one to two election timeouts."""
         return self.active or self.was_active
 
     @property
     def owes_news(self) -> bool:
-        """True if the member waits for a commit index that it now has the entries for."""
+        """Return True if the member waits for a commit index that it now has the entries for."""
         is_owed = self.commit_sent < self.commit_owed <= self.match
         return is_owed and self.state is ProgressState.REPLICATE
 
     @property
     def is_without_offer(self) -> bool:
-        """True if it needs a snapshot, and none was offered."""
+        """Return True if it needs a snapshot, and none was offered."""
         return self.state is ProgressState.SNAPSHOT and not self.snapshot_index
 
     def needs_snapshot(self) -> None:
@@ -166,29 +166,29 @@ class Progress:
         self.inflight_bytes = 0
         self._inflight.clear()
 
-    def offered(self, index: int) -> None:
-        """A snapshot at `index` was offered; the next offer follows the next sign of life."""
+    def note_offered(self, index: int) -> None:
+        """Note that a snapshot at `index` was offered; the next offer follows the member's next message."""
         self.snapshot_index = index
         self.next = index + 1
         self.offer_due = False
 
     def heartbeat_sent(self) -> None:
-        """A heartbeat interval begins.
+        """Note that a heartbeat interval begins.
 
-        `match` standing still until its reply means that appends may be lost.
+        If `match` does not change until its reply, appends may be lost.
         """
         self.match_at_tick = self.match
         self.unanswered += 1
 
-    def heard(self) -> None:
-        """The member lives."""
+    def note_message(self) -> None:
+        """Note that a message of the member arrived."""
         self.active = True
         self.unanswered = 0
 
     def waits(self, last_index: int, commit: int, config: Config) -> bool:
-        """True if the member, which answered lately, has yet to get or to say something.
+        """Return True if the member, which answered lately, lacks some news or owes an answer.
 
-        It lacks entries, or is to be asked where its log ends, or has not been told what is committed.
+        It lacks entries, or must be asked for the end of its log, or does not know the commit index.
         """
         is_behind = self.match < last_index or self.commit_sent < commit
         return self.unanswered < config.election_ticks and (

@@ -1,22 +1,22 @@
 """Linearizable reads without log entries: ReadIndex, in rounds, also for followers (dissertation, 6.4).
 
 A leader that has committed an entry of its own term notes its commit index, and serves the read once a
-majority has answered a heartbeat sent after that. All reads that arrive while a round is on its way share the
-next one. A follower sends the leader the number of a batch; the contexts themselves never leave the member
-that was asked.
+majority has answered a heartbeat sent after that. All reads that arrive during a round share the next one. A
+follower sends the leader the number of a batch; the contexts themselves never leave the member that received
+them.
 """
 
 from coordinator.raft import replication
 from coordinator.raft.messages import Message, MessageKind
 from coordinator.raft.state import ForwardedReads, ReadRequest, ReadRound, State
 
-ROUNDS_IN_FLIGHT_MAX = 2  # one on its way out, one on its way back; what comes meanwhile shares the next
+ROUNDS_IN_FLIGHT_MAX = 2  # one in each direction; later reads share the next round
 FORWARDED_BATCHES_MAX = 64
 REQUESTS_MAX = 4096  # followers' batches that wait at the leader
 
 
 def ask(state: State, context: bytes) -> None:
-    """Takes a read in, or refuses it if there is no leader to ask or too many wait."""
+    """Accept a read, or refuse it if there is no leader to ask or too many wait."""
     reads = state.reads
     reads.pending += 1
     if not state.leader or reads.pending > state.config.reads_pending_max:
@@ -27,7 +27,7 @@ def ask(state: State, context: bytes) -> None:
 
 
 def flush(state: State) -> None:
-    """Starts a round, or forwards a batch, with all reads that wait."""
+    """Start a round, or forward a batch, with all waiting reads."""
     if state.is_leader:
         _start_round(state)
     elif state.reads.waiting:
@@ -67,7 +67,7 @@ def _forward(state: State) -> None:
 
 
 def expire(state: State, ticks: int) -> None:
-    """Batches that the leader did not answer within an election timeout are refused."""
+    """Refuse batches that the leader did not answer within an election timeout."""
     for number, batch in list(state.reads.forwarded.items()):
         batch.ticks_left -= ticks
         if batch.ticks_left <= 0:
@@ -76,7 +76,7 @@ def expire(state: State, ticks: int) -> None:
 
 
 def on_read_index(state: State, message: Message) -> None:
-    """A follower asks. A member that does not lead says so at once."""
+    """Handle a follower's request. A member that does not lead says so at once."""
     if state.is_leader and len(state.reads.requests) < REQUESTS_MAX:
         state.reads.requests.append(ReadRequest(message.source, batch=message.round))
         state.flush_due = True
@@ -85,7 +85,7 @@ def on_read_index(state: State, message: Message) -> None:
 
 
 def on_read_index_reply(state: State, message: Message) -> None:
-    """The leader's answer to one of our batches; an unknown number was answered or given up before."""
+    """Handle the leader's answer to one of our batches; an unknown number was handled before."""
     if message.source != state.leader:
         state.messages_refused += 1
         return
@@ -100,7 +100,7 @@ def on_read_index_reply(state: State, message: Message) -> None:
 
 
 def serve_confirmed(state: State) -> None:
-    """Answers every round that a majority has confirmed: a later round confirms the earlier ones too."""
+    """Answer every round that a majority has confirmed: a later round confirms the earlier ones too."""
     reads = state.reads
     acked = {member: progress.acked_round for member, progress in state.progress.items()}
     acked[state.own_id] = reads.last_round
@@ -118,7 +118,7 @@ def serve_confirmed(state: State) -> None:
 def _reply(state: State, target: str, batch: int, *, index: int, reject: bool) -> None:
     commit = 0
     if (progress := state.progress.get(target)) is not None and not reject:
-        # The follower serves the read once it has applied `index`: it must learn that this is committed.
+        # The follower serves the read once it has applied `index`, so it must learn that this is committed.
         commit = min(state.log.commit, progress.match)
         progress.commit_sent = max(progress.commit_sent, commit)
         progress.commit_owed = max(progress.commit_owed, index)

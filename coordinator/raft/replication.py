@@ -23,15 +23,15 @@ from coordinator.raft.state import RaftRole, State
 
 
 class AcknowledgedLost(AssertionError):
-    """The log of this member went back to an earlier time: nothing that Raft can go on from."""
+    """The log of this member went back to an earlier time: Raft cannot continue with it."""
 
 
 class CommittedContradicted(AssertionError):
-    """A leader whose log is not ours where ours is committed: those that elected it have lost entries."""
+    """A leader's log contradicts our committed entries: the members that elected it have lost entries."""
 
 
 def become_leader(state: State) -> None:
-    """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
+    """Lead the term whose election was won, and append the no-op that lets older entries commit."""
     assert state.role is RaftRole.CANDIDATE, f"{state.role} becomes leader"
     state.enter(state.term, RaftRole.LEADER, state.own_id)
     everyone = (state.own_id, *state.membership.peers)
@@ -42,7 +42,7 @@ def become_leader(state: State) -> None:
 
 
 def append_own(state: State, datas: Sequence[bytes], kind: EntryKind) -> int:
-    """Appends a leader's entries, one per data, and returns the index of the first."""
+    """Append a leader's entries, one per data, and return the index of the first."""
     first = state.log.last_index + 1
     entries = [Entry(first + position, state.term, kind, data) for position, data in enumerate(datas)]
     state.log.append(entries)
@@ -54,9 +54,9 @@ def append_own(state: State, datas: Sequence[bytes], kind: EntryKind) -> int:
 
 
 def tick_leader(state: State, ticks: int) -> bool:
-    """Ticks of the leader: heartbeats. True if they are due.
+    """Count ticks of the leader. Return True if heartbeats are due.
 
-    They keep elections away, tell what is committed, and repeat rounds of reads and appends that were lost.
+    Heartbeats prevent elections, report the commit index, and repeat lost rounds of reads and appends.
     """
     state.heartbeat_elapsed += ticks
     if state.heartbeat_elapsed < heartbeat_interval_ticks(state):
@@ -69,7 +69,7 @@ def tick_leader(state: State, ticks: int) -> bool:
 
 
 def heartbeat_interval_ticks(state: State) -> int:
-    """How far apart heartbeats are now."""
+    """Return the present interval of heartbeats."""
     log, config = state.log, state.config
     waits = bool(state.reads.rounds) or any(
         state.progress[peer].waits(log.last_index, log.commit, config) for peer in followers(state)
@@ -83,9 +83,9 @@ def followers(state: State) -> tuple[str, ...]:
 
 
 def broadcast_heartbeat(state: State) -> None:
-    """Sends every peer a heartbeat of the latest round.
+    """Send every peer a heartbeat of the latest round.
 
-    Its commit index never exceeds what that peer is known to have.
+    Its commit index never exceeds the entries that the peer is known to have.
     """
     for peer in followers(state):
         progress = state.progress[peer]
@@ -104,10 +104,10 @@ def broadcast_heartbeat(state: State) -> None:
 
 
 def flush_appends(state: State) -> None:
-    """Sends each peer what flow control allows: entries, or an offer of a snapshot.
+    """Send each peer what flow control allows: entries, or an offer of a snapshot.
 
-    A higher commit index alone is not worth a message: it goes along with the next entries or the next
-    heartbeat, except where a read of that peer waits for it.
+    A higher commit index alone causes no message: it is sent with the next entries or the next heartbeat,
+    unless a read of that peer waits for it.
     """
     for peer in followers(state):
         progress = state.progress[peer]
@@ -132,7 +132,7 @@ def _send_append(state: State, peer: str, progress: Progress, *, with_entries: b
         # raft-rs once glued a resent run onto an append whose previous index lay elsewhere; the receiver
         # acknowledged it all.
         assert entries[0].index == previous + 1, f"append after {previous} carries entry {entries[0].index}"
-        progress.sent(entries[-1].index, sum(map(entry_size_bytes, entries)))
+        progress.note_sent(entries[-1].index, sum(map(entry_size_bytes, entries)))
     progress.commit_sent = log.commit
     progress.probe_due = False
     if progress.state is ProgressState.PROBE:
@@ -152,10 +152,10 @@ def _send_append(state: State, peer: str, progress: Progress, *, with_entries: b
 
 
 def is_well_formed_append(message: Message) -> bool:
-    """True if the entries of this append may be taken as they are.
+    """Return True if the entries of this append are valid.
 
-    They follow the previous index one by one, their terms never fall or exceed the message's, and membership
-    changes can be read.
+    They follow the previous index one by one, their terms never decrease or exceed the message's, and
+    membership changes can be decoded.
     """
     index, term = message.log_index, message.log_term
     for entry in message.entries:
@@ -168,7 +168,10 @@ def is_well_formed_append(message: Message) -> bool:
 
 
 def on_append(state: State, message: Message) -> None:
-    """Merges a leader's entries if the logs meet, else says where they may. The answer waits for the sync."""
+    """Merge a leader's entries if the logs meet, otherwise report where they may.
+
+    The answer waits for the sync.
+    """
     log = state.log
     state.follow(message.source)
     require_agreement(log, message)
@@ -187,7 +190,7 @@ def on_append(state: State, message: Message) -> None:
 
 
 def require_agreement(log: LogView, message: Message) -> None:
-    """Raises CommittedContradicted when this leader has another entry than a committed one of ours.
+    """Raise CommittedContradicted if this leader has another entry than a committed one of ours.
 
     A leader has every entry that was ever committed (leader completeness; dissertation, 3.6.4).
     """
@@ -200,7 +203,7 @@ def require_agreement(log: LogView, message: Message) -> None:
 
 
 def acknowledge(state: State, leader: str, matched_index: int) -> None:
-    """Tells the leader up to where our logs match, once that is on this disk."""
+    """Report to the leader up to where our logs match, once that is on this disk."""
     state.send_after_sync.append(
         Message(MessageKind.APPEND_REPLY, state.own_id, leader, state.term, log_index=matched_index)
     )
@@ -223,19 +226,19 @@ def _refuse_append(state: State, message: Message, log: LogView) -> None:
 
 
 def on_append_reply(state: State, message: Message) -> None:
-    """Moves one follower's progress, backs off by whole terms where the logs do not meet, and commits."""
+    """Update one follower's progress, go back by whole terms if the logs do not meet, and commit."""
     progress = state.progress.get(message.source)
     if progress is None:
         return  # a member that was removed
-    progress.heard()
+    progress.note_message()
     if message.reject:
         meeting = state.log.last_index_within_term(message.hint_index, message.hint_term)
-        if progress.refused(message.log_index, meeting + 1):
+        if progress.note_rejected(message.log_index, meeting + 1):
             state.flush_due = True
     elif message.log_index > state.log.last_index:
-        state.messages_refused += 1  # it acknowledges what we never sent
+        state.messages_refused += 1  # it acknowledges entries that we never sent
     else:
-        is_news = progress.acknowledged(message.log_index)
+        is_news = progress.note_acknowledged(message.log_index)
         state.flush_due = True
         if is_news:
             maybe_commit(state)
@@ -243,7 +246,7 @@ def on_append_reply(state: State, message: Message) -> None:
 
 
 def maybe_commit(state: State) -> None:
-    """Commits what a majority has on disk, if its last entry is of the own term (dissertation, 3.6.2)."""
+    """Commit entries on a majority's disks, if the last is of the own term (dissertation, 3.6.2)."""
     matches = {member: progress.match for member, progress in state.progress.items()}
     index = state.membership.reached_by_majority(matches)
     if index <= state.log.commit or state.log.term(index) != state.term:
@@ -257,9 +260,9 @@ def maybe_commit(state: State) -> None:
 
 
 def change_membership(state: State, change: MembershipChange) -> int:
-    """Appends a leader's membership change, in force at once (dissertation, 4.1). Returns its index.
+    """Append a leader's membership change, in force at once (dissertation, 4.1). Return its index.
 
-    Members that leave are sent the log on, until the change is committed: so they learn of it.
+    Removed members still receive the log until the change is committed, so they learn of it.
     """
     index = append_own(state, (encode_membership(change),), EntryKind.MEMBERSHIP)
     for peer in state.membership.peers:
@@ -272,7 +275,7 @@ def change_membership(state: State, change: MembershipChange) -> int:
 
 
 def _settle_membership(state: State) -> None:
-    """The membership in force is committed: those who left are told once more, and forgotten."""
+    """Inform removed members once more, and forget them, as the membership in force is committed."""
     for peer in followers(state):
         if not state.membership.is_peer(peer):
             progress = state.progress[peer]
@@ -285,7 +288,7 @@ def _settle_membership(state: State) -> None:
 
 
 def own_log_synced(state: State) -> None:
-    """The leader's own entries are on its disk: only now does it count itself (dissertation, 10.2.1)."""
+    """Count the leader's own entries, which are on its disk only now (dissertation, 10.2.1)."""
     progress = state.progress[state.own_id]
     if progress.match < state.log.stable_last:
         progress.match = state.log.stable_last
@@ -293,7 +296,7 @@ def own_log_synced(state: State) -> None:
 
 
 def on_heartbeat(state: State, message: Message) -> None:
-    """The leader lives. The answer promises nothing about the disk, so it leaves at once."""
+    """Handle the leader's heartbeat. The answer promises nothing about the disk, so it is sent at once."""
     state.follow(message.source)
     learn_commit(state, message)
     reluctance = Reluctance.RECOVERING if state.is_recovering else state.reluctance
@@ -311,9 +314,10 @@ def on_heartbeat(state: State, message: Message) -> None:
 
 
 def learn_commit(state: State, message: Message) -> None:
-    """The leader's commit index, as far as it knows that our log matches."""
+    """Note the leader's commit index, as far as it knows that our log matches."""
     if message.commit > state.log.last_index and state.is_recovering:
-        # What was lost is of its term too, which nobody knew: only a later leader asks anew what we have.
+        # The lost promises are of its term too, which was unknown: only a later leader asks again for our
+        # log.
         state.lost_term = state.term
         state.become_follower(state.term + 1, "")
         return
@@ -323,11 +327,11 @@ def learn_commit(state: State, message: Message) -> None:
 
 
 def on_heartbeat_reply(state: State, message: Message) -> None:
-    """The follower lives, and we led when it answered that round."""
+    """Handle a follower's reply to a heartbeat: it is alive, and we led when it answered that round."""
     progress = state.progress.get(message.source)
     if progress is None:
         return
-    progress.heard()
+    progress.note_message()
     progress.reluctance = _reluctance_of(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.receive_heartbeat_reply()
@@ -342,7 +346,7 @@ def _reluctance_of(message: Message) -> Reluctance:
 
 
 def start_transfer(state: State, target: str) -> None:
-    """Stops taking proposals and hands over as soon as `target` has the whole log (dissertation, 3.10)."""
+    """Refuse proposals and hand over as soon as `target` has the whole log (dissertation, 3.10)."""
     state.transfer_target = target
     state.election_elapsed = 0  # the next quorum check ends an attempt that does not succeed
     state.flush_due = True
@@ -367,10 +371,10 @@ def offer_to(state: State, peer: str, progress: Progress) -> None:
         return
     meta = state.snapshot
     if meta is None or meta.index < state.log.first_index - 1:
-        progress.offer_due = False  # until the next sign of life, or until there is one
+        progress.offer_due = False  # until the member's next message, or until there is one
         state.take_snapshot = True
         return
-    progress.offered(meta.index)
+    progress.note_offered(meta.index)
     state.send_now.append(
         Message(
             MessageKind.SNAPSHOT,

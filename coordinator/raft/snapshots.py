@@ -1,8 +1,8 @@
-"""Snapshots as a follower takes them: offered, fetched, restored. Apart from `replication` of entries.
+"""Snapshots at a follower: offered, fetched, restored. Apart from `replication` of entries.
 
-Sources: dissertation 5.1 to 5.3. What differs from its InstallSnapshot: the message is an offer without the
-state; the follower's driver fetches the bytes from the leader, as slowly and with as many interruptions as it
-takes, and hands the finished snapshot to `restore`.
+Sources: dissertation 5.1 to 5.3. Unlike its InstallSnapshot, the message is an offer without the state. The
+follower's driver fetches the bytes from the leader, at any speed and with interruptions, and hands the
+finished snapshot to `restore`.
 """
 
 from coordinator.raft import replication
@@ -11,8 +11,8 @@ from coordinator.raft.messages import Message, SnapshotMeta, SnapshotOffer
 from coordinator.raft.state import RaftRole, State
 
 
-def taken(state: State, meta: SnapshotMeta) -> None:
-    """The driver has made a snapshot: whoever waits for one is offered it."""
+def note_taken(state: State, meta: SnapshotMeta) -> None:
+    """Note that the driver has made a snapshot: it is offered to the members that wait for one."""
     state.snapshot = meta
     if not state.is_leader:
         return
@@ -24,7 +24,7 @@ def taken(state: State, meta: SnapshotMeta) -> None:
 
 
 def is_well_formed_offer(message: Message) -> bool:
-    """True if an offer names an entry that can exist, and a group."""
+    """Return True if an offer names a possible entry and group."""
     members = message.members
     return (
         members is not None
@@ -35,7 +35,10 @@ def is_well_formed_offer(message: Message) -> bool:
 
 
 def on_snapshot(state: State, message: Message) -> None:
-    """A leader offers a snapshot. What we have already is acknowledged; else the driver is to fetch it."""
+    """Handle a leader's offer:
+
+    acknowledge a state that we have already, otherwise let the driver fetch it.
+    """
     assert message.members is not None, "a well-formed offer names the members"
     log = state.log
     state.follow(message.source)
@@ -51,10 +54,10 @@ def on_snapshot(state: State, message: Message) -> None:
 
 
 def restore(state: State, meta: SnapshotMeta) -> bool:
-    """Takes a fetched snapshot in place of the log. False if it is not needed, or not by a follower.
+    """Replace the log by a fetched snapshot. Return False if it is not needed, or this is no follower.
 
-    A log that holds the snapshot's last entry is kept: what follows there may be committed, and acknowledged
-    by us.
+    A log that holds the snapshot's last entry is kept: later entries may be committed, and acknowledged by
+    us.
     """
     log = state.log
     if state.role is not RaftRole.FOLLOWER or meta.index <= log.commit:

@@ -46,7 +46,7 @@ class ReadRound:
 
 @dataclass(slots=True)
 class ForwardedReads:
-    """A batch of our own contexts that the leader was asked about."""
+    """A batch of our own contexts that was sent to the leader."""
 
     contexts: tuple[bytes, ...]
     ticks_left: int
@@ -57,7 +57,7 @@ class Reads:
     """All reads between `read_index` and their answer in a Ready."""
 
     next_batch: int
-    waiting: list[bytes] = field(default_factory=list)  # asked here, not yet in a round or a batch
+    waiting: list[bytes] = field(default_factory=list)  # requested here, not yet in a round or a batch
     forwarded: dict[int, ForwardedReads] = field(default_factory=dict)
     requests: list[ReadRequest] = field(default_factory=list)  # followers' batches, not yet in a round
     rounds: deque[ReadRound] = field(default_factory=deque)
@@ -67,17 +67,17 @@ class Reads:
     refused: list[bytes] = field(default_factory=list)
 
     def answer(self, contexts: tuple[bytes, ...], index: int) -> None:
-        """Our own contexts are linearizable at `index`."""
+        """Answer our own contexts: they are linearizable at `index`."""
         self.pending -= len(contexts)
         self.answered.extend(ReadState(context, index) for context in contexts)
 
     def refuse(self, contexts: tuple[bytes, ...]) -> None:
-        """Our own contexts can not be served; the driver fails them at once."""
+        """Refuse our own contexts; the driver fails them at once."""
         self.pending -= len(contexts)
         self.refused.extend(contexts)
 
     def refuse_all(self) -> None:
-        """Everything not yet answered is refused: we lost the leader, or the lead."""
+        """Refuse everything that is not yet answered: we lost the leader, or the lead."""
         self.refuse(tuple(self.waiting))
         for batch in self.forwarded.values():
             self.refuse(batch.contexts)
@@ -92,7 +92,7 @@ class Reads:
 
 
 class State:
-    """Everything that one member knows. Fields are public to the modules of this package only."""
+    """Everything that one member knows. Fields are public only within this package."""
 
     __slots__ = (
         "config",
@@ -132,27 +132,27 @@ class State:
         self.log = log
         self.term = hard_state.term
         self.vote = hard_state.vote
-        self.lost_term = lost_term  # what it promised in terms up to this is forgotten, 0 for nothing
+        self.lost_term = lost_term  # its promises in terms up to this are forgotten, 0 for none
         self.role = RaftRole.FOLLOWER
         self.leader = ""
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0
         self.votes: dict[str, bool] = {}
-        self.progress: dict[str, Progress] = {}  # a leader's only, itself included
+        self.progress: dict[str, Progress] = {}  # at the leader, itself included
         self.transfer_target = ""
-        self.reluctance = Reluctance.WILLING  # it can lead, but others should where they can
+        self.reluctance = Reluctance.WILLING  # it can lead, but others should if they can
         self.uncommitted: deque[tuple[int, int]] = (
             deque()
-        )  # (last index, bytes) of each proposal, a leader's only
+        )  # (last index, bytes) of each proposal, at the leader
         self.uncommitted_bytes = 0
         self.send_now: list[Message] = []
         self.send_after_sync: list[Message] = []
-        self.flush_due = False  # appends or reads may have to go out with the next Ready
+        self.flush_due = False  # appends or reads may have to be sent with the next Ready
         self.messages_refused = 0
-        self.snapshot: SnapshotMeta | None = None  # the newest that this member can hand out
-        self.take_snapshot = False  # a follower needs one that can be followed up from this log
-        self.offer: SnapshotOffer | None = None  # what the leader offered us last
+        self.snapshot: SnapshotMeta | None = None  # the newest that this member can send
+        self.take_snapshot = False  # a follower needs one that this log can continue
+        self.offer: SnapshotOffer | None = None  # the leader's last offer to us
         # A random start keeps answers to batches that we asked for before a restart from answering those
         # after it.
         self.reads = Reads(next_batch=rand.getrandbits(BATCH_NUMBER_BITS))
@@ -160,15 +160,15 @@ class State:
 
     @property
     def membership(self) -> Membership:
-        """The latest in the log, committed or not (dissertation, 4.1)."""
+        """Return the latest membership in the log, committed or not (dissertation, 4.1)."""
         return self.log.memberships.latest
 
     @property
     def is_recovering(self) -> bool:
-        """True while this member must neither vote nor lead.
+        """Return True while this member must neither vote nor lead.
 
-        It has forgotten promises, and its log holds no entry yet of a term that began without them. Alone
-        there is nobody to whom it has promised anything.
+        It has forgotten promises, and its log holds no entry yet of a term that began without them. A single
+        member has made no promises to others.
         """
         if not self.lost_term or not self.membership.voting_peers:
             return False
@@ -176,27 +176,27 @@ class State:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this member may stand for election."""
+        """Return whether this member may start an election."""
         return self.log.memberships.may_stand and not self.is_recovering
 
     @property
     def is_leader(self) -> bool:
-        """True while this member leads its term."""
+        """Return True while this member leads its term."""
         return self.role is RaftRole.LEADER
 
     def draw_election_timeout(self) -> None:
-        """Restarts the wait for a leader, at random so that votes are seldom split (dissertation, 3.4)."""
+        """Restart the wait for a leader, at random so that votes are seldom split (dissertation, 3.4)."""
         self.election_elapsed = 0
         self.election_timeout = self.config.election_ticks + self.rand.randrange(self.config.spread_ticks)
 
     def become_follower(self, term: int, leader: str) -> None:
-        """Follows `leader` ("" if unknown) in `term`, which is the present one or a later one."""
+        """Follow `leader` ("" if unknown) in `term`, which is the present one or a later one."""
         self.enter(term, RaftRole.FOLLOWER, leader)
 
     def enter(self, term: int, role: RaftRole, leader: str) -> None:
-        """Changes role, leader or term.
+        """Change role, leader or term.
 
-        The vote lasts for its term; reads asked under the former leader are refused.
+        The vote lasts for its term; reads requested under the former leader are refused.
         """
         assert term >= self.term, f"term {term} falls behind {self.term}"
         if term > self.term:
@@ -215,7 +215,7 @@ class State:
         self.draw_election_timeout()
 
     def follow(self, leader: str) -> None:
-        """A message proves that `leader` leads the present term (dissertation, 3.4)."""
+        """Follow `leader`, as a message proves that it leads the present term (dissertation, 3.4)."""
         assert self.role is not RaftRole.LEADER, f"{leader} and {self.own_id} both lead term {self.term}"
         assert self.leader in ("", leader), f"{leader} and {self.leader} both lead term {self.term}"
         if self.role is RaftRole.FOLLOWER and self.leader == leader:

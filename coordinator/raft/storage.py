@@ -13,30 +13,30 @@ class Storage(Protocol):
 
     A Protocol, as `coordinator.storage.raft_log`, imports this package. The simulator has another.
 
-    The core asks only for what an `advance` has confirmed, so a write may be going on meanwhile.
+    The core only requests entries that an `advance` has confirmed, so a write may be in progress.
     """
 
     def first_index(self) -> int:
-        """The lowest index that `entries` can give; 1 as long as nothing was compacted.
+        """Return the lowest index of `entries`; 1 as long as nothing was compacted.
 
-        It moves only between two calls of the core, never during one.
+        It changes only between two calls of the core, never during one.
         """
 
     def last_index(self) -> int:
-        """The highest index held; `first_index() - 1` if there is none. Read once, at start."""
+        """Return the highest index; `first_index() - 1` if there is none. Read once, at start."""
 
     def term(self, index: int) -> int:
-        """The term of an entry held, or of the one before the first (0 for index 0)."""
+        """Return the term of an entry, or of the one before the first (0 for index 0)."""
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries from `low` up to but without `high`, at least one, else within `max_bytes`.
+        """Return entries from `low` to before `high`, at least one, otherwise within `max_bytes`.
 
-        May stop earlier where that is cheaper, such as at the end of a file.
+        May stop earlier if that is cheaper, such as at the end of a file.
         """
 
 
 def take_up_to(entries: list[Entry], max_bytes: int, *, at_least: int) -> list[Entry]:
-    """The longest prefix whose sizes do not exceed `max_bytes`, but no shorter than `at_least` entries."""
+    """Return the longest prefix whose sizes do not exceed `max_bytes`, but at least `at_least` entries."""
     used_bytes = 0
     for count, entry in enumerate(entries):
         used_bytes += entry_size_bytes(entry)

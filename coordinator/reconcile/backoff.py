@@ -1,8 +1,8 @@
-"""Which nodes have failed at copies lately, and until when they are passed over.
+"""Which nodes have failed at copies lately, and until when they are skipped.
 
-In the memory of the leader alone, and bounded: the next one begins without. What fails rests, twice as long
-each time, and one try follows; a success ends it. So a node that is broken costs one try now and then, and
-nothing that others could do waits for it. No I/O; the clock is handed in.
+Only in the memory of the leader, and bounded: a new leader begins without it. After a failure a node is
+skipped for a time, twice as long after each one, followed by one attempt; a success ends it. So a broken node
+costs one attempt now and then, and does not delay the work of others. No I/O; the clock is passed in.
 """
 
 import time
@@ -15,19 +15,19 @@ from runtime.failures import Backoff
 
 
 class NodeBackoff(Backoff):
-    """Nodes that fail, with one blob or another. One blob alone says little of a node that answers."""
+    """Nodes that fail, with one blob or another. One blob alone proves little about a node that answers."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock_s)
         self._refused: dict[str, str] = {}  # the last blob since the node succeeded
 
-    def refused(self, node_id: str, sha256: str, reason: str) -> None:
-        """It has answered, and did not do what it was asked for with this blob."""
+    def note_refusal(self, node_id: str, sha256: str, reason: str) -> None:
+        """Record that it has answered, and did not do its order for this blob."""
         if self._refused.setdefault(node_id, sha256) != sha256:
             self.failed(node_id, reason)
 
-    def succeeded(self, key: str) -> None:
-        """All is forgotten."""
+    def note_success(self, key: str) -> None:
+        """Forget its failures."""
         super().succeeded(key)
         self._refused.pop(key, None)
 
@@ -43,32 +43,32 @@ class CopyFailures:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._targets, self._sources = NodeBackoff(clock_s), NodeBackoff(clock_s)
         self._copies = Backoff(clock_s)  # by blob and target
-        self._blobs = Backoff(clock_s)  # that no source could give
+        self._blobs = Backoff(clock_s)  # by blob, if no source could send it
         self._under_way: Counter[str] = Counter()  # by target
-        self.answers = Backoff(clock_s)  # nodes that did not answer a question
+        self.answers = Backoff(clock_s)  # by node, if it did not answer a question
 
     def forget(self) -> None:
-        """Everybody is tried again: an operator says so."""
+        """Forget all failures, as an operator requests it."""
         for known in (self._targets, self._sources, self._copies, self._blobs, self.answers):
             known.clear()
 
     def forget_node(self, node_id: str) -> None:
-        """It was away, and is back."""
+        """Forget the failures of a node that was away and is back."""
         for known in (self._targets, self._sources, self.answers):
             known.succeeded(node_id)
 
-    def begins(self, copy: Copy) -> None:
-        """A copy is to be made. Followed by `ends`."""
+    def note_begin(self, copy: Copy) -> None:
+        """Note that a copy begins. Followed by `note_end`."""
         self._under_way[copy.target] += 1
 
-    def ends(self, copy: Copy) -> None:
-        """It is made, or was not."""
+    def note_end(self, copy: Copy) -> None:
+        """Note that it is made, or failed."""
         self._under_way[copy.target] -= 1
         if not self._under_way[copy.target]:
             del self._under_way[copy.target]
 
-    def made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
-        """A copy is there. `failed_sources`: None of a node that does not tell."""
+    def note_made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
+        """Record a finished copy. `failed_sources`: None if the node does not report them."""
         self._targets.succeeded(copy.target)
         self._copies.succeeded(_pair(copy.sha256, copy.target))
         self._blobs.succeeded(copy.sha256)
@@ -78,22 +78,22 @@ class CopyFailures:
                 if source not in failed_sources:
                     self._sources.succeeded(source)
 
-    def sources_failed(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
-        """The target is well, and got the blob of nobody."""
+    def note_failed_sources(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
+        """Record that the target works, but got the blob from no source."""
         self._targets.succeeded(copy.target)
         self._blobs.failed(copy.sha256, reason)
         self._note_sources(copy, failed_sources)
 
-    def target_failed(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
-        """A target did not answer, or has refused a blob."""
+    def note_failed_target(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
+        """Record that a target did not answer, or has refused a blob."""
         self._copies.failed(_pair(copy.sha256, copy.target), reason)
         if has_answered:
-            self._targets.refused(copy.target, copy.sha256, reason)
+            self._targets.note_refusal(copy.target, copy.sha256, reason)
         else:
             self._targets.failed(copy.target, reason)
 
     def is_passed_over(self, copy: Copy) -> bool:
-        """Whether its target, or the blob, has failed since it was planned."""
+        """Return whether its target, or the blob, has failed since it was planned."""
         return (
             self._targets.rests(copy.target)
             or self._copies.rests(_pair(copy.sha256, copy.target))
@@ -101,12 +101,12 @@ class CopyFailures:
         )
 
     def eligible(self, facts: Facts, sha256: str) -> Facts:
-        """The cluster without what is to be passed over for this blob now."""
+        """Return the cluster without the nodes to skip for this blob now."""
         takers = [c for c in facts.candidates if self._takes(c.node_id, sha256)]
         return replace(facts, candidates=() if self._blobs.rests(sha256) else tuple(takers))
 
     def with_sources(self, copy: Copy) -> Copy:
-        """The copy from sources that have not failed lately; from all of them where each has."""
+        """Return the copy with the sources that have not failed lately; with all of them if each has."""
         if copy.needs_all:
             return copy
         awake = tuple(source for source in copy.sources if not self._sources.rests(source))
@@ -131,7 +131,7 @@ class CopyFailures:
     def _note_sources(self, copy: Copy, failed_sources: Collection[str]) -> None:
         for source in copy.sources:
             if source in failed_sources:
-                self._sources.refused(source, copy.sha256, f"{copy.target} got nothing from it")
+                self._sources.note_refusal(source, copy.sha256, f"{copy.target} got nothing from it")
 
 
 def _pair(sha256: str, node_id: str) -> str:

@@ -44,7 +44,7 @@ class ReconcileContext:
     failures: CopyFailures = field(default_factory=CopyFailures)
 
     def facts(self) -> Facts:
-        """The cluster as this coordinator has applied it, and as heartbeats show it."""
+        """Return the cluster as this coordinator has applied it, and as heartbeats show it."""
         view, at_s = self.view(), time.monotonic()
         return Facts(
             nodes=tuple(view.nodes),
@@ -55,21 +55,21 @@ class ReconcileContext:
         )
 
     def clock_doubt(self) -> str:
-        """Why nothing may end now because its time is over; "" for no reason."""
+        """Return why no record may expire now; "" without a reason."""
         if self.view().nodes and self.health.is_silent():
             return "No node has reported its time to this coordinator yet."
         return clock_doubt(self.clocks.offsets_ms())
 
     def node(self, node_id: str) -> NodeRecord:
-        """Raises NotFound."""
+        """Return the node. Raises NotFound."""
         for node in self.view().nodes:
             if node.node_id == node_id:
                 return node
         raise NotFound(f"No such node: {node_id}.")
 
     def blob(self, sha256: str) -> BlobRecord | None:
-        """A blob that files refer to, as this coordinator has applied it."""
-        return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
+        """Return a blob that files refer to, as this coordinator has applied it."""
+        return self.ask_applied(FindBlob(sha256=sha256), _MAYBE_BLOB)
 
     async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
         """Query the log, including everything that was committed before. Raises Interrupted."""
@@ -78,9 +78,9 @@ class ReconcileContext:
                 await self.driver.read_barrier()
         except (Unavailable, TimeoutError) as error:
             raise Interrupted("no majority answers") from error
-        return self.look(query, answer_type)
+        return self.ask_applied(query, answer_type)
 
-    def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+    def ask_applied(self, query: AnyQuery, answer_type: type[_T]) -> _T:
         """Query the applied state: for decisions that a command checks again, at the time that dates it."""
         is_ending = isinstance(query, CountCollectable)
         reply = self.store.answer(query, at_ms=self.clocks.ending_ms() if is_ending else self.clocks.now_ms())

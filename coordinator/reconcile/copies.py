@@ -24,12 +24,12 @@ from coordinator.rpc.node_client import OrderFailed, PullReport
 from coordinator.rpc.server import Refused
 from metadata.protocol.commands import AddReplica
 
-COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
-SMALL_BYTES = 16 << 20  # as node/peer/fetch.py has it
+COPIES_PER_TARGET = 2  # a node fetches no more at once, and as many small blobs
+SMALL_BYTES = 16 << 20  # as in node/peer/fetch.py
 QUEUED_MAX = 100  # copies that wait for one target, or are made there
-TURN_S = 30.0  # for a copy to get its turn at a target: after that it goes to one that has nothing to do
+TURN_S = 30.0  # for a copy to get its turn at a target: then it is given to an idle one
 TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
-ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
+ANSWER_S = 30.0  # a node answers after 20 s at the latest, even before the end
 ASK_AGAIN_S = 0.5
 STILL_S = 60.0  # no step of a pull takes this long: each reads, sends, syncs or hashes 16 MiB
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 class _Outcome(Enum):
     MADE = "made"
-    FAILED = "failed"  # another target may do
+    FAILED = "failed"  # another target may work
     WAITED = "waited"  # for its turn, too long
     GONE = "gone"  # no file refers to it any more
 
@@ -55,9 +55,9 @@ class Copier:
         self._queued: Counter[tuple[str, bool]] = Counter()
 
     def choose(self, facts: Facts, sha256: str, size_bytes: int, plan: Plan) -> list[Copy] | None:
-        """The copies to make now, by targets that have not failed lately; none when nothing can be done.
+        """Return the copies to make now, by targets that have not failed lately; none if impossible.
 
-        None when those that could be made would only wait in a long queue.
+        None if the possible ones would only wait in a long queue.
         """
         facts = self._context.failures.eligible(facts, sha256)
         copies = plan(facts)
@@ -66,7 +66,8 @@ class Copier:
         return plan(self._narrowed(facts, size_bytes, QUEUED_MAX)) or None
 
     async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
-        """Whether all of them are made; where a target fails, those that `plan` comes to then.
+        """Make the copies; return whether all are made. If a target fails, make those that `plan` then
+        returns.
 
         Raises a group of Interrupted.
         """
@@ -85,7 +86,7 @@ class Copier:
         return self._queued[node_id, size_bytes <= SMALL_BYTES] < queued_max
 
     def _narrowed(self, facts: Facts, size_bytes: int, queued_max: int) -> Facts:
-        """Without targets where so many copies are made or wait; none shall take of its reserve for that."""
+        """Return the facts without targets with many copies; none may use its reserve for that."""
         free = [
             c
             for c in facts.candidates
@@ -105,7 +106,7 @@ class Copier:
         turn = self._turns.setdefault(queue, asyncio.Semaphore(COPIES_PER_TARGET))
         failures = self._context.failures
         self._queued[queue] += 1
-        failures.begins(copy)
+        failures.note_begin(copy)
         try:
             if not await _is_taken(turn):
                 return _Outcome.WAITED
@@ -116,16 +117,16 @@ class Copier:
             finally:
                 turn.release()
         finally:
-            failures.ends(copy)
+            failures.note_end(copy)
             self._queued[queue] -= 1
 
     async def _pull_and_add(self, copy: Copy) -> _Outcome:
-        """Raises Interrupted."""
+        """Order the copy and record it. Raises Interrupted."""
         facts = {"sha256": copy.sha256, "target": copy.target}
         as_of = self._context.driver.applied_index
         try:
             state = await self._pulled(copy)
-            self._context.failures.made(copy, state.failed_sources)
+            self._context.failures.note_made(copy, state.failed_sources)
             command = AddReplica(sha256=copy.sha256, node_id=copy.target, as_of=as_of)
             await self._progress.apply(command, int)
         except OrderFailed as failure:
@@ -136,10 +137,12 @@ class Copier:
                 self._progress.add(skipped=1)
                 return _Outcome.GONE
             _log.warning("a replica was not recorded: %s", refusal.details, extra=facts)
-            self._context.failures.target_failed(copy, f"not recorded: {refusal.code}", has_answered=True)
+            self._context.failures.note_failed_target(
+                copy, f"not recorded: {refusal.code}", has_answered=True
+            )
         except FilestoreError as error:
             _log.warning("a replica could not be made: %s", error.details, extra=facts)
-            self._context.failures.target_failed(copy, error.details, has_answered=True)
+            self._context.failures.note_failed_target(copy, error.details, has_answered=True)
         else:
             self._progress.add(copied=1, bytes=copy.size_bytes)
             return _Outcome.MADE
@@ -149,12 +152,15 @@ class Copier:
     def _note_failure(self, copy: Copy, failure: OrderFailed) -> None:
         failures = self._context.failures
         if failure.failed_sources:
-            failures.sources_failed(copy, failure.failed_sources, failure.reason)
+            failures.note_failed_sources(copy, failure.failed_sources, failure.reason)
         else:
-            failures.target_failed(copy, failure.reason, has_answered=failure.has_answered)
+            failures.note_failed_target(copy, failure.reason, has_answered=failure.has_answered)
 
     async def _pulled(self, copy: Copy) -> PullReport:
-        """The node has it, whole and durable. Raises OrderFailed, NotFound when the node was removed."""
+        """Order a node to fetch the blob, whole and durable.
+
+        Raises OrderFailed, NotFound if the node was removed.
+        """
         last, moved_at_s = None, time.monotonic()
         while True:
             state = await self._context.orders.pull(
@@ -174,7 +180,7 @@ class Copier:
 
 
 async def _is_taken(turn: asyncio.Semaphore) -> bool:
-    """Whether it was this one's turn within TURN_S."""
+    """Return whether this copy got its turn within TURN_S."""
     try:
         async with asyncio.timeout(TURN_S):
             await turn.acquire()

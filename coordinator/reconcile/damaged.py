@@ -1,4 +1,4 @@
-"""Blobs that only damaged copies are left of: repair makes them whole first. Apart from plans of copies."""
+"""Blobs with only damaged copies: repair makes them whole first. Apart from plans of copies."""
 
 from collections.abc import AsyncIterator
 
@@ -10,23 +10,23 @@ PAGE_ROWS = 100
 
 
 async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
-    """All of them, by sha256, as repair plans for them: nobody holds them."""
+    """Yield all of them, by sha256, as repair plans for them: no node holds them."""
     query = ListDamagedBlobs(gone=False, limit=PAGE_ROWS)
     while True:
         page = await context.ask(query, DamagedPage)
         for blob in page.blobs:
-            yield as_short(blob, wanted=context.facts().replicas)
+            yield to_short_blob(blob, wanted=context.facts().replicas)
         if not page.more:
             return
         query = ListDamagedBlobs(gone=False, after=page.blobs[-1].sha256, limit=PAGE_ROWS)
 
 
 def is_any_damaged(context: ReconcileContext) -> bool:
-    """Whether there is one."""
-    return bool(context.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
+    """Return whether there is one."""
+    return bool(context.ask_applied(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
 
 
-def as_short(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
+def to_short_blob(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
     """Convert to a blob that lacks all its replicas."""
     return ShortBlob(
         sha256=blob.sha256,

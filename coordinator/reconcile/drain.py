@@ -38,17 +38,17 @@ from runtime.lifetime import end_tasks
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5
-RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
+RELEASED_MAX = 90  # in one round: with pending ones fewer than 100, which a node deletes without an operator
 RELEASES_AT_ONCE = 8
 REMEMBERED_MAX = 100_000  # replicas that one run remembers
-DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
+DROP_POLLS_MAX = 60  # for the node to delete released replicas, in one run
 
 _log = logging.getLogger(__name__)
 
 
 def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
-    """The copies that a blob needs before a replica that does not count can be released."""
-    lacking = facts.wanted - len(facts.good(blob.replicas))
+    """Return the copies that a blob needs before a replica that does not count can be released."""
+    lacking = facts.wanted - len(facts.counting_holders(blob.replicas))
     short = ShortBlob(
         sha256=blob.sha256, size_bytes=blob.size_bytes, missing=lacking, holders=blob.replicas, doomed=[]
     )
@@ -56,7 +56,7 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
 
 
 async def drain(context: ReconcileContext, progress: StepProgress) -> None:
-    """One pass over every draining node, or the one that the run names.
+    """Do one pass over every draining node, or the one that the run names.
 
     The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed: replicas that stay
     since others are not where the log says; left: replicas still there; of uploads as `move_uploads` says.
@@ -73,28 +73,28 @@ async def drain(context: ReconcileContext, progress: StepProgress) -> None:
     await recount(context.driver)
     progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining(context.facts()))
     forget_left(progress)
-    async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
+    async with asyncio.TaskGroup() as group:  # a node that hangs delays no other
         for node_id in [named] if named else draining(context.facts()):
             group.create_task(move_uploads(context, progress, node_id))
             group.create_task(_empty(context, progress, node_id))
 
 
 def draining(facts: Facts) -> list[str]:
-    """The nodes that are to be emptied.
+    """Return the nodes to empty.
 
-    Nobody empties one that is down: its replicas count for nothing, so that repair makes others.
+    A node that is down is not emptied: its replicas do not count, so repair creates others.
     """
     return [node.node_id for node in facts.nodes if node.draining and node.state != DOWN]
 
 
 def is_due(context: ReconcileContext) -> bool:
-    """Whether a draining node holds anything. Asked every few seconds: nothing is counted for it."""
+    """Return whether a draining node holds anything. Called every few seconds, so it counts nothing."""
     nodes = draining(context.facts())
     return any(_holds(context, node_id) or upload_moves.is_due(context, node_id) for node_id in nodes)
 
 
 async def release(context: ReconcileContext, progress: StepProgress, sha256: str, node_id: str) -> bool:
-    """Have the log mark a replica for deletion, if enough others count and are there; whether it does."""
+    """Let the log mark a replica for deletion, if enough others count and exist; return whether it does."""
     facts = context.facts()
     if not await _is_elsewhere(context, facts, sha256, node_id):
         _log.warning(
@@ -114,7 +114,7 @@ async def release(context: ReconcileContext, progress: StepProgress, sha256: str
     return True
 
 
-async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
+async def iterate_held(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
     """Yield the replicas of a node that are not marked for deletion, in the order of the sha256."""
     async for page in held_pages(lambda query: context.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
         for replica in page:
@@ -122,7 +122,7 @@ async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[Held
 
 
 class Rounds:
-    """Work on what the log names a node for, as long as the node drops what is released."""
+    """Releases the replicas of a node in rounds, as long as the node deletes released ones."""
 
     def __init__(self, context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
         self._context, self._progress, self._node_id = context, progress, node_id
@@ -137,41 +137,45 @@ class Rounds:
         *,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Begin with each, as `work_through` does. Releases end when the node does not drop them."""
+        """Begin with each replica, as `work_through` does.
+
+        Stop releasing if the node does not delete them.
+        """
         if await self._is_dropping() and not await self._have_dropped():
             return
-        listing = partial(held_by, self._context, self._node_id)
+        listing = partial(iterate_held, self._context, self._node_id)
         await work_through(listing, begin, goes_on=lambda: self._drops and goes_on())
         if self._released and self._drops:
             await self._have_dropped()
 
     async def release(self, sha256: str) -> bool:
-        """Have the log mark the replica for deletion, if enough others count and are there; whether it does.
+        """Let the log mark the replica for deletion, if enough others count and exist; return whether it
+        does.
 
-        Before the first of a round the node has dropped what was released in the one before.
+        Before the first of a round the node must have deleted those of the previous one.
         """
         async with self._turns:
             async with self._dropping:
                 if self._drops and (released := self._released) >= RELEASED_MAX:
                     self._drops = await self._have_dropped()
-                    self._released -= released  # others have come meanwhile, which it may not have seen
+                    self._released -= released  # others were released meanwhile, which it may not have seen
             if not self._drops:
                 return False
             is_released = await release(self._context, self._progress, sha256, self._node_id)
-            self._released += is_released  # others may have counted on meanwhile
+            self._released += is_released  # others may have relied on it meanwhile
             await self._progress.note()
             return is_released
 
     async def _is_dropping(self) -> bool:
-        """Whether something is marked for deletion there from before."""
+        """Return whether earlier marked replicas are waiting there."""
         page = await self._context.ask(ListReplicasToDelete(node_id=self._node_id, limit=1), DeletionPage)
         return bool(page.replicas)
 
     async def _have_dropped(self) -> bool:
-        return await have_dropped(self._context, self._progress, self._node_id)
+        return await delete_marked(self._context, self._progress, self._node_id)
 
 
-async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
+async def delete_marked(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
     """Make a node delete its marked replicas, and wait for that for a while; return whether it has.
 
     Replicas that it spares, as a process was just told of them, are counted: a later run releases them again.
@@ -193,11 +197,11 @@ async def have_dropped(context: ReconcileContext, progress: StepProgress, node_i
 
 
 async def _is_elsewhere(context: ReconcileContext, facts: Facts, sha256: str, node_id: str) -> bool:
-    """Whether as many others as must count say that they have the blob. True of one that no file needs."""
+    """Return whether as many others as must count confirm the blob; True for one that no file needs."""
     blob = context.blob(sha256)
     if blob is None:
         return True
-    good = facts.good(blob.replicas)
+    good = facts.counting_holders(blob.replicas)
     others = [node for node in facts.nodes if node.node_id in good and node.node_id != node_id]
     return await _say_yes(context, others, blob, max(facts.wanted, facts.write_quorum))
 
@@ -268,16 +272,16 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
 
 
 def _lacks(context: ReconcileContext, facts: Facts, sha256: str) -> bool:
-    """Whether too few others count: the log would refuse a release."""
+    """Return whether too few others count: the log would reject a release."""
     blob = context.blob(sha256)
-    return blob is not None and len(facts.good(blob.replicas)) < facts.wanted
+    return blob is not None and len(facts.counting_holders(blob.replicas)) < facts.wanted
 
 
 def _holds(context: ReconcileContext, node_id: str) -> bool:
-    return bool(context.look(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
+    return bool(context.ask_applied(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
 
 
 def _held(context: ReconcileContext, node_id: str) -> int:
-    """Replicas of a node, those marked for deletion too."""
-    counts = context.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
+    """Return how many replicas a node has, including those marked for deletion."""
+    counts = context.ask_applied(GetNodeReplicas(node_id=node_id), NodeReplicas)
     return counts.replicas + counts.doomed

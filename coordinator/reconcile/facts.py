@@ -11,7 +11,10 @@ SOURCES_MAX = 16  # of one copy: the limit of a node for an order (node/peerapi/
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The cluster at one moment. `reachable`: nodes that answer now, whatever the log says of them."""
+    """The cluster at one moment.
+
+    `reachable`: nodes that answer now, independent of their state in the log.
+    """
 
     nodes: tuple[NodeRecord, ...]
     candidates: tuple[Candidate, ...]
@@ -21,32 +24,32 @@ class Facts:
 
     @property
     def counting(self) -> frozenset[str]:
-        """The nodes whose replicas count, by word of the log: a node that is silent for a moment is one."""
+        """Return the nodes whose replicas count in the log, which includes those silent for a moment."""
         return frozenset(n.node_id for n in self.nodes if n.state == HEALTHY and not n.draining)
 
     @property
     def wanted(self) -> int:
-        """How many replicas a blob shall have: not more than there are nodes to hold them."""
+        """Return how many replicas a blob should have: not more than there are nodes to hold them."""
         return min(self.replicas, len([n for n in self.nodes if n.node_id in self.counting and n.peer_port]))
 
     @property
     def missing_min(self) -> int:
-        """How many replicas a blob lacks at least that somebody can help, as `blobs.missing` counts."""
+        """Return the fewest missing replicas, as in `blobs.missing`, for which more copies are possible."""
         return self.replicas - self.wanted + 1
 
-    def good(self, holders: Sequence[str]) -> list[str]:
+    def counting_holders(self, holders: Sequence[str]) -> list[str]:
         """Return the holders of a blob that count."""
         counting = self.counting
         return [node_id for node_id in holders if node_id in counting]
 
     def zone(self, node_id: str) -> str:
-        """The zone of a node; its own where none is named."""
+        """Return the zone of a node; its own id if none is set."""
         named = next((node.zone for node in self.nodes if node.node_id == node_id), "")
         return zone_of(node_id, named)
 
     def sources(self, holders: Sequence[str]) -> tuple[str, ...]:
         """Return nodes that can send a blob, the best first: those that count, then others that answer."""
-        good = set(self.good(holders))
+        good = set(self.counting_holders(holders))
         reachable = [node_id for node_id in holders if node_id in self.reachable]
         return tuple(sorted(reachable, key=lambda node_id: node_id not in good))[:SOURCES_MAX]
 

@@ -31,13 +31,13 @@ from metadata.protocol.commands import AnyCommand, RecordRun, StartRun
 from runtime.background import Work
 from runtime.clock import now_ms
 
-LOOK_S = 1.0  # between two looks for runs, where none is told of
-NOTE_S = 1.0  # how often a run's progress goes into the log at most
-COUNT_S = 10.0  # how often what is left is counted at most: 70 ms of the leader per million replicas
+LOOK_S = 1.0  # between two looks for runs, without a notice
+NOTE_S = 1.0  # a run's progress is written to the log at most this often
+COUNT_S = 10.0  # the rest is counted at most this often: 70 ms of the leader per million replicas
 RETRY_S = 1.0  # before resuming a run that was stopped while this member leads
 ERROR_CHARACTERS_MAX = 500
-_TAGS = (b"trigger_job", b"start_run", b"cancel_run")  # spare decoding every entry
-SELDOM_S = 600.0  # between two runs: then a change of leader must not bring the next one forward
+_TAGS = (b"trigger_job", b"start_run", b"cancel_run")  # avoid decoding every entry
+SELDOM_S = 600.0  # between two runs: then a change of leader must not advance the next one
 
 Result = dict[str, int | str]
 _log = logging.getLogger(__name__)
@@ -49,20 +49,20 @@ def _sure() -> str:
 
 
 class Interrupted(Exception):
-    """This member can not go on with a run now; it, or the next leader, will."""
+    """This member cannot continue a run now; it, or the next leader, will."""
 
 
 class StepProgress:
-    """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
+    """A run as its work sees it. `result` is the result so far, including that of earlier leaders.
 
-    What they did in their last NOTE_S is not in it, and what this version cannot read. Counts go by the names
-    that the JobKind has for them: then metrics and `status` tell how far the run is.
+    It lacks their last NOTE_S, and what this version cannot read. The names of the counts are those in the
+    JobKind: so metrics and `status` show the progress of the run.
     """
 
     def __init__(
         self, own_id: str, driver: Driver, run: JobRunRecord, doubt: Callable[[], str] = _sure
     ) -> None:
-        """`doubt`: why nothing may be done for this run now; "" for no reason."""
+        """Track a run. `doubt` returns why nothing may be done for it now; "" without a reason."""
         self._own_id = own_id
         self._driver = driver
         self._run = run
@@ -70,11 +70,11 @@ class StepProgress:
         self._noted_at_s = float("-inf")
         self._counted_at_s = float("-inf")
         self.result: Result = _result_of(run)
-        self.count_left: Callable[[], int] | None = None  # for `left`: asked every COUNT_S, and in the end
+        self.count_left: Callable[[], int] | None = None  # for `left`: called every COUNT_S, and at the end
 
     @property
     def run_id(self) -> str:
-        """The run, the same for every leader that works on it."""
+        """Return the id of the run, the same for every leader that works on it."""
         return self._run.run_id
 
     @property
@@ -88,7 +88,7 @@ class StepProgress:
         return decode_parameters(self._run.parameters)
 
     def add(self, **counts: int) -> None:
-        """Count what was done."""
+        """Add to the counts of the result."""
         for name, count in counts.items():
             self.result[name] = int(self.result.get(name, 0)) + count
 
@@ -102,13 +102,13 @@ class StepProgress:
         return await applied(self._driver, command, reply_type)
 
     async def note(self) -> None:
-        """Put the result so far into the log, if that was not done in the last NOTE_S."""
+        """Write the result so far to the log, if that was not done in the last NOTE_S."""
         if time.monotonic() - self._noted_at_s >= NOTE_S:
-            self._noted_at_s = time.monotonic()  # before: many ask at once
+            self._noted_at_s = time.monotonic()  # before it is written: many ask at once
             await self.record("running")
 
     async def record(self, status: str) -> None:
-        """Put status and result into the log. Raises Interrupted when the run has ended already."""
+        """Write status and result to the log. Raises Interrupted if the run has ended already."""
         self._count(is_last=status != "running")
         command = RecordRun(
             run_id=self._run.run_id,
@@ -139,9 +139,9 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job and its work here. `is_due`: whether it has something to do now, asked when its time has come.
+    """A job and its work here. `is_due` returns, at its time, whether there is work.
 
-    `is_sent`: its result goes to another place: what was not sent is due.
+    `is_sent`: its result is sent to another place: an unsent result is due.
     """
 
     kind: JobKind
@@ -153,8 +153,8 @@ class Job:
 class JobRuns:
     """Works on runs of these jobs while this member leads.
 
-    `schedules`: seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now
-    because its time is over, "" for no reason. `clock_ms`: the time of the cluster, which dates runs.
+    `schedules`: seconds, in place of the defaults of the jobs. `clock_doubt` returns why no record may expire
+    now, "" without a reason. `clock_ms`: the time of the cluster, which dates runs.
     """
 
     def __init__(
@@ -177,10 +177,10 @@ class JobRuns:
         self._clock_ms = clock_ms
         self._working: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
+        self._scheduled_at_s: dict[str, float] = {}  # when the schedule of each job was last checked
 
     async def run(self) -> None:
-        """Until cancelled, which stops all work and leaves its runs running."""
+        """Run until cancelled, which stops all work and leaves its runs running."""
         every_s = min([LOOK_S, *(schedule_s for schedule_s in self._schedules.values() if schedule_s > 0)])
         async with asyncio.TaskGroup() as group:
             await Work(
@@ -195,7 +195,7 @@ class JobRuns:
             ).run()
 
     def deliver(self, entries: Sequence[Entry]) -> None:
-        """These were applied: look at once if they begin or end a run."""
+        """Process applied entries: look at once if they begin or end a run."""
         if any(tag in entry.data for entry in entries for tag in _TAGS):
             self._changed.set()
 
@@ -245,17 +245,17 @@ class JobRuns:
     def _has_work(self, job: Job) -> bool:
         schedule_s = self._schedule_s(job)
         if schedule_s >= SELDOM_S:
-            # A new leader has looked at nothing yet: the log knows when the job ran.
+            # A new leader has checked nothing yet: the log has the time of the last run.
             last_ms = self._last_at_ms(job)
-            # Before or after: a clock that was ahead then must not keep the job from running for ever.
+            # In both directions: after a fast clock, the job must not wait for ever.
             if last_ms is not None and abs(self._clock_ms() - last_ms) < schedule_s * 1000:
                 return False
         return job.is_due()
 
     def _last_at_ms(self, job: Job) -> int | None:
-        """When the newest run began, or was sent where that is what counts; None if there is none."""
+        """Return when the newest run began, or was sent for a sent job; None if there is none."""
         if not job.is_sent:
-            return self._store.look(partial(last_started_at_ms, job_name=job.kind.name))
+            return self._store.read_with(partial(last_started_at_ms, job_name=job.kind.name))
         return self._store.job_outcomes().get(job.kind.name, JobOutcome()).sent_at_ms or None
 
     def _is_in_doubt(self, job: Job) -> bool:
@@ -272,7 +272,7 @@ class JobRuns:
             return []
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                # A new leader's state may lie behind: a run that looks unfinished there may have ended.
+                # A new leader's state may lag: a run that looks unfinished there may have ended.
                 await self._driver.read_barrier()
         except (Unavailable, TimeoutError) as error:
             raise Interrupted("no quorum answers") from error
@@ -297,7 +297,7 @@ class JobRuns:
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
         job = self._jobs[run.job_name]
         progress = StepProgress(self._own_id, self._driver, run, self._doubt_of(job))
-        await progress.record("running")  # from here on it is ours
+        await progress.record("running")  # from here on the run is ours
         _log.info("the run %s of the job %s starts or resumes", run.run_id, run.job_name)
         status = "completed"
         try:
@@ -306,7 +306,7 @@ class JobRuns:
             cause = _cause(error)
             if isinstance(cause, Interrupted):
                 raise cause from error
-            # What stops itself for a reason of its own says why; of anything else, where it happened.
+            # A FilestoreError explains itself; for other errors the place matters.
             trace = None if isinstance(cause, FilestoreError) else error
             _log.error("the run %s of the job %s failed", run.run_id, run.job_name, exc_info=trace)
             status = "failed"

@@ -1,4 +1,4 @@
-"""The jobs of the metadata: what is due ends in steps that leave the members time for others; snapshots."""
+"""The jobs of the metadata: expiry, in steps that leave the members time for other work; snapshots."""
 
 import asyncio
 import shutil
@@ -25,11 +25,11 @@ EXPIRE_STEP_ROWS = 100
 EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
 BACKUPS_RETAINED = 7
 MAKING_NAME = "making"
-_ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may copy for a moment still
+_ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy for a moment
 
 
 async def expire(progress: StepProgress) -> None:
-    """End everything that is due. The result counts it, by what it was."""
+    """End everything that is due. The result counts it, by kind."""
     while True:
         expired = await progress.apply(Expire(rows_max=EXPIRE_STEP_ROWS), Expired)
         counts = {name: getattr(expired, name) for name in expired.__struct_fields__ if name != "more"}
@@ -41,9 +41,9 @@ async def expire(progress: StepProgress) -> None:
 
 
 async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: StepProgress) -> None:
-    """Copy the state, and send the copy where offsite.json says.
+    """Copy the state, and send the copy to the place in offsite.json.
 
-    The result names the file, its bytes, the last log entry in it, and where it was sent.
+    The result has the file, its bytes, the last log entry in it, and the place.
     """
     at_ms = now_ms()
     path, log_index = await in_thread(partial(take_backup, files, at_ms))
@@ -55,12 +55,11 @@ async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: S
 
 
 def take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop = NEVER) -> tuple[Path, int]:
-    """Write the state of now to a new file in `files.backups`, for its owner alone.
+    """Write the present state to a new file in `files.backups`, for its owner alone.
 
-    Returns the file and the index of the last log entry in it.
-
-    The newest BACKUPS_RETAINED stay, by that index: a clock may be wrong. Blocks until it is durable; a file
-    that has its name is whole. Raises InsufficientStorage.
+    Returns the file and the index of the last log entry in it. The newest BACKUPS_RETAINED are kept, by that
+    index, as a clock may be wrong. Blocks until it is durable; a file with its final name is complete. Raises
+    InsufficientStorage.
     """
     with _ONE_AT_A_TIME:
         return _take_backup(files, at_ms, stop)
@@ -74,7 +73,7 @@ def _take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop) -> tuple[Path,
         raise InsufficientStorage(
             f"There is no room for a copy of {size_bytes} bytes: {free_bytes} are free."
         )
-    copy_database(files.state, making, stop=stop)  # over what an interrupted one has left
+    copy_database(files.state, making, stop=stop)  # over the remains of an interrupted one
     taken = describe(making)
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
@@ -82,7 +81,7 @@ def _take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop) -> tuple[Path,
     making.replace(path)
     for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_RETAINED]:
         older.unlink()
-    for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and what a crash left
+    for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and the remains of a crash
         if not digest.with_suffix("").exists():
             digest.unlink()
     sync_directory(files.backups)
@@ -90,6 +89,6 @@ def _take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop) -> tuple[Path,
 
 
 def _age(backup: Path) -> tuple[int, str]:
-    """Sorts by the index in the name, then by the time in it. A name of somebody else's comes first."""
+    """Sort by the index in the name, then by the time in it. Foreign names come first."""
     taken_at, _, index = backup.stem.rpartition("-")
     return int(index) if index.isdecimal() else -1, taken_at

@@ -32,8 +32,8 @@ from metadata.protocol.queries import GetReplicaCounts
 
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
-REST_S_PER_LOOK = 0.01  # after a run in vain, for each blob that it looked at: a twentieth of the leader
-BUSY_WAIT_S_MAX = 20.0  # while uploads are written that a drain waits for
+REST_S_PER_LOOK = 0.01  # after a useless run, for each blob that it examined: a twentieth of the leader
+BUSY_WAIT_S_MAX = 20.0  # while clients write uploads that a drain waits for
 
 _GAINS: Final = ("copied", "released", "uploads_moved", "uploads_restarted")  # counts of patient jobs
 
@@ -42,9 +42,9 @@ Reconciler = Callable[[ReconcileContext, StepProgress], Coroutine[Any, Any, None
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Until when a job is not due, as long as the nodes stay as they are.
+    """The time until which a job is not due, as long as the nodes do not change.
 
-    For repair it holds until `soon_s` only when other blobs are short than then.
+    For repair it only holds until `soon_s` if other blobs lack replicas than then.
     """
 
     nodes: object
@@ -55,14 +55,14 @@ class _Wait:
 
 
 class CoordinatorJobs:
-    """All jobs with their work on one coordinator. `offsite`: where snapshots go too."""
+    """All jobs with their work on one coordinator. `offsite`: the place for copies of snapshots."""
 
     def __init__(
         self, context: ReconcileContext, files: CoordinatorFiles, offsite: Offsite | None = None
     ) -> None:
         self._context = context
         self._waits: dict[JobKind, _Wait] = {}
-        self._uneven: Facts | None = None  # under which no move helps
+        self._uneven: Facts | None = None  # the facts under which no move helps
         trimmer = trim.Trimmer()
         self.all: Final = (
             Job(EXPIRE, expire, lambda: context.store.is_expire_due(at_ms=context.clocks.ending_ms())),
@@ -80,11 +80,11 @@ class CoordinatorJobs:
         assert not odd, f"jobs without work, or not declared: {odd}"
 
     def of(self, kind: JobKind) -> Job:
-        """This job."""
+        """Return the job of a kind."""
         return self._by_kind[kind]
 
     def _patient(self, kind: JobKind, work: Reconciler, is_due: Callable[[ReconcileContext], bool]) -> Job:
-        """A job that the schedule lets wait after a run that could do nothing."""
+        """Return a job that the schedule delays after a run that could do nothing."""
         return Job(
             kind,
             partial(self._patiently, kind, work),
@@ -100,9 +100,9 @@ class CoordinatorJobs:
         self._uneven = await rebalance.rebalance(context, progress)
 
     async def _patiently(self, kind: JobKind, work: Reconciler, progress: StepProgress) -> None:
-        """Do it; when nothing could be done, the next run of the schedule waits, longer each time.
+        """Do the work; if nothing could be done, the next scheduled run waits, longer each time.
 
-        A run that somebody has asked for tries everybody again.
+        A run that a user has triggered tries every node again.
         """
         if not progress.is_scheduled:
             self._context.failures.forget()
@@ -110,7 +110,7 @@ class CoordinatorJobs:
         try:
             await work(self._context, progress)
         except asyncio.CancelledError:
-            if self._context.driver.is_leader:  # an admin has cancelled it: not to begin again at once
+            if self._context.driver.is_leader:  # an admin has cancelled it: do not begin again at once
                 self._wait(kind, WAIT_S_MAX, looked=0)
             raise
         if _come_to(progress) > done_before:
@@ -136,7 +136,7 @@ class CoordinatorJobs:
 
     def _short(self) -> object:
         """Return a value that changes if other blobs lack replicas: they need not wait for hopeless ones."""
-        return self._context.look(GetReplicaCounts(), ReplicaCounts).short
+        return self._context.ask_applied(GetReplicaCounts(), ReplicaCounts).short
 
 
 def _come_to(progress: StepProgress) -> int:

@@ -1,6 +1,6 @@
 """Record the states of nodes while this coordinator leads: down, returning, healthy again.
 
-A node whose disk has failed for as long counts as down as well.
+A node with a failing disk counts as down after the same time.
 
 A node that was down is not reliable until it has compared its disk with the log: replicas that were released
 or lost in the meantime must not come back. So it is marked returning at its first heartbeat, ordered to
@@ -19,7 +19,7 @@ from ca.errors import FilestoreError
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.reconcile.recount import recount
-from coordinator.reconcile.states import Attention
+from coordinator.reconcile.states import NodeObserver
 from coordinator.rpc.node_client import NodeOrders, OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.records import HEALTHY, RETURNING, NodeRecord
@@ -27,24 +27,25 @@ from metadata.protocol.commands import MarkNode
 from runtime.background import Work
 
 LOOK_S = 1.0
-RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to
-STOPPED_REST_S = 60.0  # between two comparisons of one node that looks at all it has
+# In one round: a million replicas take minutes, and heartbeats of other nodes must be processed.
+RECOUNT_STEPS_MAX = 20
+STOPPED_REST_S = 60.0  # between two comparisons of one node that examines all its replicas
 
 _log = logging.getLogger(__name__)
 
 
 class NodeKeeper:
-    """Marks nodes down, returning and healthy, and has those that return compare what they hold first."""
+    """Marks nodes down, returning and healthy, and orders returning ones to compare first."""
 
     def __init__(self, context: ReconcileContext, *, down_after_s: float) -> None:
         self._context = context
         self._down_after_s = down_after_s
-        self._attention = Attention()
+        self._attention = NodeObserver()
         self._comparisons = Comparisons(context.orders)
-        self._asked: dict[str, asyncio.Task[bool]] = {}  # nodes that return, by id
+        self._asked: dict[str, asyncio.Task[bool]] = {}  # returning nodes, by id
 
     async def run(self) -> None:
-        """Until cancelled. Followers listen too: one that begins to lead knows who was silent."""
+        """Run until cancelled. Followers track too: a new leader knows the silent nodes."""
         async with asyncio.TaskGroup() as group:
             await Work(
                 "states of nodes",
@@ -58,7 +59,7 @@ class NodeKeeper:
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         nodes = self._context.view().nodes
-        self._attention.look(nodes, self._context.health, at_s=time.monotonic())
+        self._attention.observe(nodes, self._context.health, at_s=time.monotonic())
         if not self._context.driver.is_leader:
             self._keep([])
             return
@@ -74,11 +75,13 @@ class NodeKeeper:
 
     async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
         """Ask the returning nodes, and mark compared ones as healthy, without waiting for hanging ones."""
-        # A comparison that a disk was asked for while it failed says nothing of it once it works again.
+        # A comparison that was ordered while the disk failed proves nothing once it works again.
         returning = {
             node.node_id: node
             for node in nodes
-            if node.state == RETURNING and node.peer_port and node.node_id not in self._attention.failing
+            if node.state == RETURNING
+            and node.peer_port
+            and node.node_id not in self._attention.failing_nodes
         }
         self._keep(returning)
         for node_id, asked in list(self._asked.items()):
@@ -91,7 +94,7 @@ class NodeKeeper:
                 self._asked[node_id] = group.create_task(self._comparisons.is_made(node))
 
     def _keep(self, node_ids: Collection[str]) -> None:
-        """Forget all nodes but these: what one that is down again has compared before counts for nothing."""
+        """Forget all nodes but these: if one is down again, its earlier comparison does not count."""
         self._comparisons.keep(node_ids)
         for node_id in set(self._asked) - set(node_ids):
             self._asked.pop(node_id).cancel()
@@ -103,7 +106,7 @@ class NodeKeeper:
 
 
 class Comparisons:
-    """The comparisons ordered from returning nodes. `clock_s` is any steady clock.
+    """The comparisons ordered from returning nodes. `clock_s` is any monotonic clock.
 
     A comparison that stopped at the safety limit is not continued: an operator overrides it, and then the
     next one, STOPPED_REST_S later, does not stop.
@@ -114,7 +117,7 @@ class Comparisons:
         self._clock_s = clock_s
         self._order_ids: dict[str, str] = {}
         self._rests_until_s: dict[str, float] = {}
-        self._logged: dict[str, str] = {}  # why a node is not taken back yet, as it was logged
+        self._logged: dict[str, str] = {}  # the logged reason why a node is not healthy yet
 
     def keep(self, node_ids: Collection[str]) -> None:
         """Forget all nodes but these."""
@@ -123,9 +126,9 @@ class Comparisons:
                 del known[node_id]
 
     async def is_made(self, node: NodeRecord) -> bool:
-        """Return whether a node has compared its disk with the log; it is ordered to, if it was not.
+        """Return whether a node has compared its disk with the log; order it to, if it has not.
 
-        What else it brings along it may read for hours: nobody waits for that.
+        It may read its other blobs for hours, which is not awaited.
         """
         if self._clock_s() < self._rests_until_s.get(node.node_id, 0.0):
             return False

@@ -18,7 +18,7 @@ from coordinator.rpc.node_client import Custody, OrderFailed, PassState
 POLL_S = 1.0
 QUIET_S_MAX = 60.0  # a node without an answer for this long is left out of the run
 STILL_S_MAX = 3600.0  # and so is one whose pass makes no progress
-STILL_S_MAX_COLLECT = 60.0  # of a pass that a node does by itself each minute: gc need not wait for it
+STILL_S_MAX_COLLECT = 60.0  # for a pass that a node does every minute anyway: gc need not wait for it
 HOW_TO_GO_ON = 'Find out why. To override the limit, run the job with the parameters {"yes_really": true}.'
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PassOrder:
-    """One pass of each node that is told."""
+    """One pass of each ordered node."""
 
     kind: Custody
     order_id: str
@@ -36,7 +36,7 @@ class PassOrder:
 async def order_all(
     context: ReconcileContext, progress: StepProgress, order: PassOrder, node_ids: Sequence[str]
 ) -> None:
-    """Make these nodes do a pass, and wait for all of them. Their counts are added to the result.
+    """Order these nodes to do a pass, and wait for all of them. Add their counts to the result.
 
     `unheard` counts nodes that did not reach the end. Raises Conflict, once all have ended, if one has
     stopped at the safety limit: with its reason, and how to continue.
@@ -70,7 +70,7 @@ def sums_of(states: Sequence[PassState]) -> dict[str, int]:
 
 
 async def _states(context: ReconcileContext, order: PassOrder, node_id: str) -> AsyncIterator[PassState]:
-    """How the pass of a node stands, again and again, until it is given up."""
+    """Yield the states of the node's pass, until it is abandoned."""
     answered_at_s = moved_at_s = time.monotonic()
     last: PassState | None = None
     still_s_max = STILL_S_MAX_COLLECT if order.kind == "collect" else STILL_S_MAX

@@ -20,7 +20,7 @@ from metadata.protocol.commands import Collect
 from metadata.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 
 COLLECT_ROWS = 200
-COLLECT_REST_S = 0.02  # after each step, as of `expire`
+COLLECT_REST_S = 0.02  # after each step, as in `expire`
 
 
 async def gc(context: ReconcileContext, progress: StepProgress) -> None:
@@ -61,7 +61,7 @@ async def _mark_for_deletion(progress: StepProgress, grace_ms: int) -> None:
 
 
 async def scrub(context: ReconcileContext, progress: StepProgress) -> None:
-    """Make nodes read replicas that they have not read for long.
+    """Make nodes read replicas that they have not read for a long time.
 
     The result: looked, bytes, damaged, unheard, left.
     """
@@ -69,7 +69,7 @@ async def scrub(context: ReconcileContext, progress: StepProgress) -> None:
 
 
 async def compare(context: ReconcileContext, progress: StepProgress) -> None:
-    """Have nodes compare their disks with the log.
+    """Make nodes compare their disks with the log.
 
     The result: looked, missing, restored, unknown, quarantined, read_bytes, unheard, left.
     """
@@ -77,13 +77,13 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
 
 
 def is_gc_due(context: ReconcileContext) -> bool:
-    """Whether there is anything to mark or to delete."""
-    collectable = context.look(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
-    return collectable > 0 or bool(context.look(GetReplicaCounts(), ReplicaCounts).doomed)
+    """Return whether there is a replica to mark or to delete."""
+    collectable = context.ask_applied(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
+    return collectable > 0 or bool(context.ask_applied(GetReplicaCounts(), ReplicaCounts).doomed)
 
 
 async def _check_safety_limits(context: ReconcileContext, grace_ms: int) -> None:
-    """Raises Conflict."""
+    """Raise Conflict if too many blobs would be removed."""
     going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=SAFETY_BLOBS_MAX + 1), int)
     if going <= SAFETY_BLOBS_MAX:
         return
@@ -95,7 +95,7 @@ async def _check_safety_limits(context: ReconcileContext, grace_ms: int) -> None
 
 
 def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
-    """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one is down."""
+    """Return the node that the run names, or all that answer. Raises NotFound, Conflict if it is down."""
     if (named := progress.parameters.node_id) != "":
         if context.node(named).state == DOWN:
             raise Conflict(f"{named} is down, so it cannot be checked.")
@@ -103,8 +103,8 @@ def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
     return sorted(context.facts().reachable)
 
 
-def unasked(facts: Facts, asked: Collection[str]) -> list[str]:
-    """The nodes that may hold something and are not among those: nothing was looked at there."""
+def skipped_nodes(facts: Facts, asked: Collection[str]) -> list[str]:
+    """Return the nodes that may hold replicas and are not among `asked`."""
     return [n.node_id for n in facts.nodes if n.peer_port and n.node_id not in asked]
 
 
@@ -113,14 +113,14 @@ async def _order_named(context: ReconcileContext, progress: StepProgress, kind: 
     _count_left(context, progress)
     await _order(context, progress, kind, node_ids)
     if not progress.parameters.node_id:
-        silent = unasked(context.facts(), node_ids)
+        silent = skipped_nodes(context.facts(), node_ids)
         progress.result["unheard"] = int(progress.result["unheard"]) + len(silent)
 
 
 def _count_left(context: ReconcileContext, progress: StepProgress) -> None:
     """Set the replicas left: those of the nodes when the run began, minus those examined since."""
     held = sum(
-        context.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
+        context.ask_applied(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
         for node_id in _named(context, progress)
     )
     progress.count_left = lambda: max(held - int(progress.result.get("looked", 0)), 0)

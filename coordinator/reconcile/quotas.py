@@ -23,24 +23,23 @@ from metadata.protocol.queries import GetReplicaCounts
 from runtime.background import Work
 
 LOOK_S: Final = 10.0
-EARLY_GRACE_MS: Final = (
-    15 * 60_000
-)  # longer than nodes spare what somebody was told of (PIN_S, node/storage/pins.py)
-ROUND_ROWS: Final = 180  # blobs and replicas: at most 90 of one node, which drops that many unasked
-MARKED_MAX: Final = 10  # of one reachable node, from before: else it has yet to delete the last round
+EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes keep an affirmed blob (PIN_S, node/storage/pins.py)
+# Blobs and replicas: at most 90 of one node, which deletes that many without an operator.
+ROUND_ROWS: Final = 180
+MARKED_MAX: Final = 10  # earlier ones of one reachable node: with more, it has yet to delete the last round
 
 _log = logging.getLogger(__name__)
 
 
 class QuotaKeeper:
-    """`run` on every coordinator; the one that leads acts."""
+    """`run` on every coordinator; the leader acts."""
 
     def __init__(self, context: ReconcileContext) -> None:
         self._context = context
         self._grace_ms = min(context.grace_ms, EARLY_GRACE_MS)
 
     async def run(self) -> None:
-        """Until cancelled. Costs a look at an index while no bucket is over its quota."""
+        """Run until cancelled. Costs a look at an index while no bucket exceeds its quota."""
         await Work(
             "quotas",
             self._look,
@@ -83,9 +82,9 @@ class QuotaKeeper:
             _log.debug("a node was not ordered to delete what is marked for deletion: %s", failure)
 
     def _marked(self) -> dict[str, int]:
-        """How many replicas each reachable node has yet to delete."""
+        """Return how many replicas each reachable node has yet to delete."""
         counts, reachable = (
-            self._context.look(GetReplicaCounts(), ReplicaCounts),
+            self._context.ask_applied(GetReplicaCounts(), ReplicaCounts),
             self._context.facts().reachable,
         )
         return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}

@@ -19,26 +19,27 @@ from metadata.model.placement import Candidate, choose
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import HeldReplica
 
-DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
-EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk
+DIFFERENCE_SHARE = 0.1  # of used space: smaller differences are ignored
+# A run ends this close to the middle of two nodes; a disk that changes by less is unchanged.
+EVEN_SHARE = 0.02
 MOVED_MAX = 10_000  # replicas in one run: the next one reads the state of the disks again
 
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """A node that is fuller than others, and those that could take from it."""
+    """A node that is fuller than others, and possible targets."""
 
     fuller: str
     takers: tuple[Candidate, ...]
 
 
 def used_share(candidate: Candidate) -> float:
-    """How full a node's disk is, 0 to 1."""
+    """Return how full a node's disk is, 0 to 1."""
     return 1 - candidate.free_bytes / candidate.total_bytes if candidate.total_bytes else 0.0
 
 
 def by_use(facts: Facts) -> list[Candidate]:
-    """The nodes that take bytes, the fullest first."""
+    """Return the nodes that accept bytes, the fullest first."""
     return sorted(facts.candidates, key=lambda c: (-used_share(c), c.node_id))
 
 
@@ -59,18 +60,18 @@ def find_imbalances(facts: Facts) -> list[Imbalance]:
 
 
 class Levels:
-    """How full the disks are, what one run moves counted in."""
+    """How full the disks are, with the moves of this run."""
 
     def __init__(self, facts: Facts) -> None:
         self._total_bytes = {c.node_id: max(c.total_bytes, 1) for c in facts.candidates}
         self._used_bytes = {c.node_id: c.total_bytes - c.free_bytes for c in facts.candidates}
 
     def may_move(self, source: str, target: str, size_bytes: int) -> bool:
-        """Whether the source is fuller than the target after that, too."""
+        """Return whether the source is fuller than the target after the move, too."""
         return self._share(source, -size_bytes) - self._share(target, size_bytes) >= 2 * EVEN_SHARE
 
     def move(self, source: str, target: str, size_bytes: int) -> None:
-        """Count a move, or take one back with a negative size."""
+        """Count a move, or undo one with a negative size."""
         self._used_bytes[source] -= size_bytes
         self._used_bytes[target] += size_bytes
 
@@ -79,7 +80,7 @@ class Levels:
 
 
 def plan_move(blob: BlobRecord, imbalance: Imbalance, facts: Facts, levels: Levels) -> Copy | None:
-    """The copy that lets a fuller node give up its replica; None when no taker may have it.
+    """Return the copy that lets a fuller node release its replica; None if no target may have it.
 
     A move leaves the blob in as many zones as before.
     """
@@ -102,7 +103,7 @@ def plan_move(blob: BlobRecord, imbalance: Imbalance, facts: Facts, levels: Leve
 
 
 def may_differ(then: Facts, now: Facts) -> bool:
-    """Whether a move may help now that did not help then: other nodes, or disks that have changed notably."""
+    """Return whether a move may help now that did not then: nodes differ, or disks have changed notably."""
     before = {c.node_id: used_share(c) for c in then.candidates}
     return then.nodes != now.nodes or any(
         abs(before.get(c.node_id, -1.0) - used_share(c)) > EVEN_SHARE for c in now.candidates
@@ -112,14 +113,14 @@ def may_differ(then: Facts, now: Facts) -> bool:
 async def rebalance(context: ReconcileContext, progress: StepProgress) -> Facts | None:
     """Move replicas from fuller nodes to emptier ones.
 
-    The facts under which no move helps; None when some may, or none is needed. The result: looked_at, copied,
-    bytes, released, spared; failed copies; unconfirmed as of `drain`; waiting: replicas that could move to
-    nodes that have failed lately; imbalance: a sentence where the disks stay uneven.
+    Returns the facts under which no move helps; None if some may, or none is needed. The result: looked_at,
+    copied, bytes, released, spared; failed copies; unconfirmed as of `drain`; waiting: replicas that could
+    move to nodes that have failed lately; imbalance: a sentence if the disks stay uneven.
     """
     facts = context.facts()
     levels, moved = Levels(facts), set[str]()
     moves: list[_Moves] = []
-    async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
+    async with asyncio.TaskGroup() as group:  # a node that hangs delays no other
         for imbalance in find_imbalances(facts):
             moves.append(_Moves(context, progress, imbalance, levels, moved))
             group.create_task(moves[-1].run())
@@ -146,10 +147,10 @@ def _sentence(facts: Facts) -> str:
 
 
 class _Moves:
-    """Moves away from one node. `may_help`: whether any could be made, if not at once.
+    """Moves away from one node. `may_help`: whether any is possible, now or later.
 
-    `moved`: the blobs of which this run moves a replica, from any node: two moves of one at once could bring
-    both into one zone.
+    `moved`: blobs with a move in this run, from any node: two moves of one at once could bring both into one
+    zone.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class _Moves:
         self.may_help = False
 
     async def run(self) -> None:
-        """Look at every replica that the node holds, as long as it drops what is released."""
+        """Examine every replica of the node, as long as it deletes released ones."""
         await self._rounds.run(self._begin, goes_on=lambda: len(self._moved) < MOVED_MAX)
 
     def _begin(self, crew: Crew, replica: HeldReplica) -> bool:

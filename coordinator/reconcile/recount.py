@@ -1,4 +1,4 @@
-"""Works the change of a node's state into its blobs, step by step. Shared by keeper, repair and drain."""
+"""Applies the change of a node's state to its blobs, step by step. Shared by keeper, repair and drain."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ REST_S = 0.01  # after each step: most of the members' time for others
 
 
 async def recount(driver: Driver, *, steps_max: int = sys.maxsize) -> int:
-    """Until the list of short blobs is true for every node; how many replicas were looked at.
+    """Recount until the list of short blobs is right for every node; return how many replicas were counted.
 
     Raises Interrupted, Refused.
     """

@@ -29,7 +29,7 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
     if not blob.holders:
         return plan_salvage(blob, facts)
     sources = (*facts.sources(blob.holders), *facts.sources(blob.damaged))
-    good = facts.good(blob.holders)
+    good = facts.counting_holders(blob.holders)
     lacking = facts.wanted - len(good)
     if not sources or lacking <= 0:
         return []
@@ -59,12 +59,15 @@ def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
 
 
 def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
-    """Whether more copies of a blob could be made if more nodes, or nodes with more room, took them."""
-    return bool(facts.sources(blob.holders)) and len(facts.good(blob.holders)) + len(copies) < facts.wanted
+    """Return whether more copies were possible if more nodes, or nodes with more room, accepted them."""
+    return (
+        bool(facts.sources(blob.holders))
+        and len(facts.counting_holders(blob.holders)) + len(copies) < facts.wanted
+    )
 
 
 async def repair(context: ReconcileContext, progress: StepProgress) -> None:
-    """One pass over the blobs that lack replicas, and over those that come meanwhile.
+    """Do one pass over the blobs that lack replicas, including new ones.
 
     The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes have room;
     waiting: blobs that wait, because the possible nodes failed recently; left: blobs that still lack
@@ -76,7 +79,7 @@ async def repair(context: ReconcileContext, progress: StepProgress) -> None:
     copier = Copier(context, progress)
 
     def begin(crew: Crew, blob: ShortBlob) -> bool:
-        if crew.is_at(blob.sha256):  # it lacks fewer since a copy of it was made, and is listed again
+        if crew.is_at(blob.sha256):  # it lacks fewer after a copy of it was made, and is listed again
             return True
 
         def plan_again(facts: Facts) -> list[Copy]:
@@ -99,7 +102,7 @@ async def repair(context: ReconcileContext, progress: StepProgress) -> None:
 
 def is_due(context: ReconcileContext) -> bool:
     """Return whether a blob lacks replicas that can be created."""
-    page = context.look(_first(context.facts(), rows=1), ShortPage)
+    page = context.ask_applied(_first(context.facts(), rows=1), ShortPage)
     return bool(page.blobs) or is_any_damaged(context) or context.store.is_recount_due()
 
 
@@ -124,7 +127,7 @@ def _counts(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> dict[str, 
 
 def _left(context: ReconcileContext) -> int:
     missing_min = context.facts().missing_min
-    short = context.look(GetReplicaCounts(), ReplicaCounts).short
+    short = context.ask_applied(GetReplicaCounts(), ReplicaCounts).short
     return sum(blobs for missing, blobs in short.items() if missing >= missing_min)
 
 

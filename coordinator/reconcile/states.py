@@ -13,12 +13,12 @@ from typing import Literal
 from metadata.model.records import DOWN, RETURNING, NodeRecord
 from metadata.rpc.node_health import NodeHealth
 
-TICK_S_MAX = 5.0  # of one look: what a pause of this process counts for
+TICK_S_MAX = 5.0  # of one check: the most that a pause of this process counts
 
 Mark = tuple[str, Literal["down", "returning"]]
 
 
-class Attention:
+class NodeObserver:
     """The time that each node was silent, or its disk failed, while this coordinator was active."""
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Attention:
         self._seen: set[str] = set()
 
     @property
-    def failing(self) -> frozenset[str]:
+    def failing_nodes(self) -> frozenset[str]:
         """Return the nodes whose disk failed at their last heartbeat."""
         return frozenset(self._failing_s)
 
-    def look(self, nodes: Iterable[NodeRecord], health: NodeHealth, *, at_s: float) -> None:
+    def observe(self, nodes: Iterable[NodeRecord], health: NodeHealth, *, at_s: float) -> None:
         """Record the heartbeats since the last call. A new node starts without silence."""
         before_s, self._looked_at_s = self._looked_at_s, at_s
         tick_s = 0.0 if before_s is None else min(at_s - before_s, TICK_S_MAX)

@@ -1,9 +1,8 @@
-"""Work on a long list, taken in its order, without that the slowest holds up the others.
+"""Work on a long list, processed in order; a slow item does not block the others.
 
-What would only wait, since its targets have enough to do, is passed over for what comes after it, at a
-bounded pace: to look past everything for the sake of a target that has nothing to do would cost the leader
-more than the work. The list is read again from its head while work is under way, so that what was passed
-over, or is new, does not wait for the end of one large copy.
+An item whose targets are all busy is skipped in favour of later ones, at a bounded pace: skipping everything
+to find work for an idle target would cost the leader more than the work. The list is read again from its head
+while work is in progress, so that skipped and new items do not wait for the end of one large copy.
 """
 
 import asyncio
@@ -11,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-AT_ONCE_MAX = 1000  # pieces of work that are under way or wait for their turn
+AT_ONCE_MAX = 1000  # pieces of work that are in progress or wait for their turn
 LOOKS_PAST_MAX = 1000.0  # that are saved up
 LOOKS_PAST_PER_S = 100.0  # 10 ms of a leader
-LOOK_AGAIN_S = 0.1  # for a target that has become free
+LOOK_AGAIN_S = 0.1  # for an idle target
 READ_AGAIN_S = 10.0  # between two readings of the list, and
 READ_AGAIN_FACTOR = 10.0  # times as long as the last one took
 
@@ -28,13 +27,13 @@ class Crew:
         self._group = group
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self.readings = 0  # of the list, that have ended
+        self.readings = 0  # finished readings of the list
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def is_at(self, key: str) -> bool:
-        """Whether this is under way."""
+        """Return whether work with this key is in progress."""
         return key in self._tasks
 
     def begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -68,13 +67,13 @@ class Crew:
 
 
 class _LooksPast:
-    """How many may be passed over now."""
+    """The number of items that may be skipped now."""
 
     def __init__(self) -> None:
         self._left, self._at_s = LOOKS_PAST_MAX, time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more may."""
+        """Return whether one more may be skipped."""
         now_s = time.monotonic()
         self._left = min(self._left + LOOKS_PAST_PER_S * (now_s - self._at_s), LOOKS_PAST_MAX)
         self._at_s = now_s
@@ -90,10 +89,10 @@ async def work_through(
     *,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Begin with each of a list, and wait until all is done.
+    """Begin with each item of a list, and wait until all work is done.
 
-    `begin` says whether that could be done, or nothing is to be done; False for what would only wait.
-    `goes_on` is asked before each. Raises a group with what made one fail.
+    `begin` returns whether work was started, or none is needed; False if it would only wait. `goes_on` is
+    called before each. Raises a group with the errors.
     """
     looks_past = _LooksPast()
     async with asyncio.TaskGroup() as group:
@@ -111,7 +110,7 @@ async def work_through(
 
 
 async def _begun(crew: Crew, begin: Callable[[Crew, _T], bool], item: _T, looks_past: _LooksPast) -> bool:
-    """Whether it was not passed over."""
+    """Begin work on an item, or skip it; return whether it was not skipped."""
     while True:
         if len(crew) < AT_ONCE_MAX:
             if begin(crew, item):

@@ -16,34 +16,34 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from coordinator.reconcile.context import ReconcileContext
-from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
+from coordinator.reconcile.drain import RELEASED_MAX, delete_marked, release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import StepProgress
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import DeletionPage, SurplusPage
 from metadata.protocol.queries import ListReplicasToDelete, ListSurplus
 
-PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
+PAGE_ROWS: Final = 1000  # blobs per page: 3 ms of the leader
 REST_S: Final = 0.02  # after each page: most of the leader's time for others
 BLOBS_AT_ONCE: Final = 8
-TRIED_S: Final = 660.0  # longer than a node spares what came just now (node/storage/pins.py)
-TRIED_MAX: Final = 100_000  # blobs that are remembered; beyond them it may try in vain
-FULL_SHARE: Final = 1.0  # of a node without free space, whatever its disk reports
+TRIED_S: Final = 660.0  # longer than a node keeps a blob that just arrived (node/storage/pins.py)
+TRIED_MAX: Final = 100_000  # remembered blobs; further ones may be tried in vain
+FULL_SHARE: Final = 1.0  # of a node without free space, independent of its disk's report
 
 
 def count_surplus(blob: BlobRecord, facts: Facts) -> int:
-    """How many replicas of a blob can go: of those that count, what is beyond the number that is wanted."""
-    return max(len(facts.good(blob.replicas)) - facts.wanted, 0)
+    """Return how many replicas of a blob can go: those that count, beyond the wanted number."""
+    return max(len(facts.counting_holders(blob.replicas)) - facts.wanted, 0)
 
 
 def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] | None = None) -> list[str]:
     """Return the nodes that can release their replica of a blob, the best candidates first.
 
-    Where a zone has most of them, of these where the disk is fullest once it has dropped `freed_bytes`. What
-    is left lies in as many zones as it can.
+    The first are in the zone with most of them; among these, the node whose disk is fullest after it has
+    deleted `freed_bytes`. The rest stays in as many zones as possible.
     """
     freed = freed_bytes or {}
-    left, ranked = facts.good(blob.replicas), list[str]()
+    left, ranked = facts.counting_holders(blob.replicas), list[str]()
     used = {
         c.node_id: 1 - (c.free_bytes + freed.get(c.node_id, 0)) / c.total_bytes
         for c in facts.candidates
@@ -67,15 +67,15 @@ class Trimmer:
 
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._after = ""  # what was looked at last
+        self._after = ""  # the last examined blob
         self._tried_at_s: OrderedDict[str, float] = OrderedDict()
 
     def is_due(self, context: ReconcileContext) -> bool:
-        """Whether the next blobs have replicas that can go.
+        """Return whether the next blobs have replicas that can go.
 
-        If not, the next call looks behind them, after the last ones from the beginning.
+        If not, the next call examines those behind them, and after the last ones the first.
         """
-        page = context.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
+        page = context.ask_applied(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
         facts = context.facts()
         if any(count_surplus(blob, facts) and not self._is_tried(blob) for blob in page.blobs):
             return True
@@ -83,10 +83,11 @@ class Trimmer:
         return False
 
     async def trim(self, context: ReconcileContext, progress: StepProgress) -> None:
-        """One pass over all blobs.
+        """Do one pass over all blobs.
 
         The result: looked_at: blobs with too many replicas; released, spared; unconfirmed as of `drain`;
-        left: blobs with too many still, since others are not there, or nodes do not drop what was released.
+        left: blobs that still have too many, since others are missing, or nodes do not delete released
+        replicas.
         """
         progress.result["left"] = 0
         run = _Trimming(context, progress)
@@ -117,21 +118,21 @@ class _Trimming:
     def __init__(self, context: ReconcileContext, progress: StepProgress) -> None:
         self._context, self._progress = context, progress
         self._turns = asyncio.Semaphore(BLOBS_AT_ONCE)
-        self._dropping: dict[str, asyncio.Lock] = {}  # by node, as what follows
-        self._released: dict[str, int] = {}  # since it has dropped the last time
+        self._dropping: dict[str, asyncio.Lock] = {}  # by node, like the following
+        self._released: dict[str, int] = {}  # since its last deletion
         self._freed_bytes: Counter[str] = Counter()
-        self._slow_to_drop: set[str] = set()  # does not drop what was released
+        self._slow_to_drop: set[str] = set()  # does not delete released replicas
 
     async def begin(self, group: asyncio.TaskGroup, blob: BlobRecord) -> None:
-        """Start as soon as it is its turn."""
+        """Start when it is its turn."""
         await self._turns.acquire()
         task = group.create_task(self._trim(blob))
         task.add_done_callback(lambda _: self._turns.release())
 
     async def end(self) -> None:
-        """Have the nodes drop what was released last."""
+        """Make the nodes delete the last released replicas."""
         waiting = [node_id for node_id, count in self._released.items() if count]
-        await asyncio.gather(*(have_dropped(self._context, self._progress, name) for name in waiting))
+        await asyncio.gather(*(delete_marked(self._context, self._progress, name) for name in waiting))
 
     async def _trim(self, blob: BlobRecord) -> None:
         facts = self._context.facts()
@@ -151,7 +152,7 @@ class _Trimming:
         self._progress.add(left=1)
 
     async def _may_release(self, node_id: str) -> bool:
-        """Whether the node drops what was released there; it has before the first of a round."""
+        """Return whether the node deletes its released replicas; it must before the first of a round."""
         async with self._dropping.setdefault(node_id, asyncio.Lock()):
             if node_id in self._slow_to_drop:
                 return False
@@ -160,7 +161,7 @@ class _Trimming:
                 self._released[node_id] = RELEASED_MAX if page.replicas else 0
             if self._released[node_id] >= RELEASED_MAX:
                 self._released[node_id] = 0
-                if not await have_dropped(self._context, self._progress, node_id):
+                if not await delete_marked(self._context, self._progress, node_id):
                     self._slow_to_drop.add(node_id)
                     return False
             return True
@@ -170,6 +171,6 @@ def _pages(context: ReconcileContext) -> Iterator[list[BlobRecord]]:
     """Yield blobs with too many replicas in the applied state: the log decides again."""
     after, more = "", True
     while more:
-        page = context.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
+        page = context.ask_applied(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
         yield page.blobs
         after, more = page.after, page.more

@@ -29,7 +29,7 @@ from metadata.protocol.queries import ListNodeUploads
 
 PAGE_ROWS: Final = 100
 UPLOADS_AT_ONCE: Final = 4
-ANSWER_S: Final = 30.0  # a node says sooner than this that it has not got to the end yet
+ANSWER_S: Final = 30.0  # a node answers sooner than this, even before the end
 ASK_AGAIN_S: Final = 0.5
 STILL_S: Final = 60.0  # without a byte that was read, received or hashed there
 NAMED_MAX: Final = 5  # in the result of a run
@@ -55,7 +55,7 @@ class Survey:
         return "busy" in self.said.values()
 
     def is_lost(self, facts: Facts) -> bool:
-        """Whether every node of the placement has left the cluster, or has these bytes no more."""
+        """Return whether every node of the placement has left the cluster, or no longer has these bytes."""
         members = {node.node_id for node in facts.nodes}
         asked = [node_id for node_id in self.upload.placement if node_id in members]
         return self.upload.offset_bytes > 0 and all(self.said.get(name) == "absent" for name in asked)
@@ -71,13 +71,13 @@ def targets(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[s
 
 
 def copies_wanted(having: Sequence[str], facts: Facts) -> int:
-    """On how many nodes that stay it shall lie: no fewer than before, and the write quorum at least."""
+    """Return how many remaining nodes should have it: no fewer than before, at least the write quorum."""
     return max(facts.write_quorum, min(len(having), facts.wanted))
 
 
 def obstacle(upload: PlacedUpload, facts: Facts) -> str:
     """Return why the move is impossible without asking the nodes; "" if it may be possible."""
-    able = {*facts.good(upload.placement), *targets(upload, [], facts)}
+    able = {*facts.counting_holders(upload.placement), *targets(upload, [], facts)}
     if upload.offset_bytes and len(able) < facts.write_quorum:
         return f"only {len(able)} of the remaining nodes can hold it, {facts.write_quorum} are required"
     return ""
@@ -87,18 +87,18 @@ def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> 
     """Return the nodes that have it, a holder among them first; then others, up to the number wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
     first = holder + [node_id for node_id in having if node_id not in holder]
-    others = [name for name in facts.good(upload.placement) if name not in first]
+    others = [name for name in facts.counting_holders(upload.placement) if name not in first]
     others += [name for name in targets(upload, [*first, *others], facts) if name not in upload.placement]
     return (first + others)[: max(len(first), facts.replicas)]
 
 
 def is_due(context: ReconcileContext, node_id: str) -> bool:
-    """Whether an unfinished upload is placed on a node."""
-    return bool(context.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
+    """Return whether an unfinished upload is placed on a node."""
+    return bool(context.ask_applied(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
 
 
 async def move_uploads(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
-    """One pass over the unfinished uploads that are placed on a node.
+    """Do one pass over the unfinished uploads that are placed on a node.
 
     The result: uploads_moved, uploads_restarted; uploads_busy: they are written now; uploads_kept: they
     cannot be moved, the first of them named in `kept`.
@@ -154,7 +154,7 @@ class _Move:
         self._context, self._progress, self._upload = context, progress, upload
 
     async def run(self) -> str:
-        """Why it stays where it is; "" when it does not, or is written now. Raises Interrupted."""
+        """Move the upload; return why it stays, "" if it does not, or is written now. Raises Interrupted."""
         if why := obstacle(self._upload, self._context.facts()):
             return why
         survey = await self._survey()
@@ -169,11 +169,11 @@ class _Move:
         facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
-        having = facts.good(survey.having)
+        having = facts.counting_holders(survey.having)
         if self._upload.offset_bytes:
             await self._copy(survey, having, copies_wanted(survey.having, facts))
             facts = self._context.facts()
-            having = facts.good(having)
+            having = facts.counting_holders(having)
             if len(having) < facts.write_quorum:
                 return (
                     f"only {len(having)} of the remaining nodes have its bytes, "
@@ -182,7 +182,7 @@ class _Move:
         return await self._place(new_placement(self._upload, having, facts), survey)
 
     async def _survey(self) -> Survey:
-        """Have the nodes of the placement look."""
+        """Ask the nodes of the placement."""
         facts = self._context.facts()
         asked = [node_id for node_id in self._upload.placement if node_id in facts.reachable]
         said = await asyncio.gather(*(self._standing(node_id, self._upload) for node_id in asked))
@@ -195,7 +195,7 @@ class _Move:
         return bool(survey.said.get(holder)) or states.get(holder, DOWN) == DOWN
 
     async def _copy(self, survey: Survey, having: list[str], wanted: int) -> None:
-        """Copies on other nodes, until as many as are wanted have one; `having` gets those that do."""
+        """Order copies on other nodes, until as many as are wanted have one, and add these to `having`."""
         sources = [*having, *(name for name in survey.having if name not in having)]
         if not sources:
             return
@@ -207,7 +207,10 @@ class _Move:
                 having.append(target)
 
     async def _place(self, placement: list[str], survey: Survey, *, is_lost: bool = False) -> str:
-        """Why not, if not; what has changed meanwhile is for the next pass. Raises Interrupted."""
+        """Place the upload; return why not, "" on success. Changes meanwhile are left to the next pass.
+
+        Raises Interrupted.
+        """
         if not placement:
             return "no other node accepts the bytes"
         holder = self._upload.placement[0]

@@ -1,8 +1,8 @@
 """Counts, times and log lines of the calls that a coordinator answers. Apart from how they are answered.
 
-A line is written for every change that a member asks for on behalf of a request, and for every such question
-that is refused, so that the request's id is found on the coordinator too. Questions that are answered are
-counted alone: there are many, and the node that asked has a line for each. No secret is in either.
+A line is written for every change that a member requests on behalf of a client, and for every rejected
+question of that kind, so that the client's request id is found on the coordinator too. Answered questions are
+only counted: there are many, and the node that asked has a line for each. No secret is in either.
 """
 
 import functools
@@ -20,7 +20,7 @@ from runtime.logs import REQUEST_ID, log_call
 
 DURATION_BUCKETS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MALFORMED: Final = "malformed"
-# Many, and nothing anyone looks for.
+# These are frequent and uninteresting.
 _QUIET: Final = (ReadCall, PlaceCall, HeartbeatCall, StatusCall, RecordProgress)
 _FIXED: Final = {wire.OK: "ok", wire.NOT_LEADER: "not_leader", wire.RETRY: "retry", Internal.code: "failed"}
 
@@ -47,7 +47,7 @@ class ServedCalls:
         self._times = functools.lru_cache(None)(self._durations.labels)
 
     def answered(self, peer: Peer, call: AnyCall | None, status: str, duration_s: float) -> None:
-        """One call of `peer` has its answer, of this status of the wire; `call` None was malformed."""
+        """Count one answered call of `peer`, with its status on the wire; a malformed call is None."""
         kind = MALFORMED if call is None else _tag(call)
         outcome = _FIXED.get(status, "refused")
         self._counts(kind, outcome).inc()
@@ -66,7 +66,7 @@ class ServedCalls:
 
 
 def subject_of(call: AnyCall) -> str:
-    """The name of the command or query that it carries, or its own."""
+    """Return the name of the command or query in the call, or its own."""
     match call:
         case ProposeCall():
             return _tag(call.command)

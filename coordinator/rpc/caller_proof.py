@@ -15,14 +15,14 @@ from metadata.model.records import Caller, ClusterView
 from metadata.protocol.commands import AnyCommand, CompleteUpload, DeclareSize, RecordProgress, RewindUpload
 from metadata.protocol.queries import AnyQuery, GetTicketContent
 
-# An upload may outlast the token that it began with: only the signature and the generation count at its end.
+# An upload may outlast the token that it began with: at its end, only the signature and the generation count.
 UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)
 
 _T = TypeVar("_T", AnyCommand, AnyQuery)
 
 
-class Callers:
-    """Verifies callers with the keys of the view of the cluster, by the time that `clock_ms` tells."""
+class CallerVerifier:
+    """Verifies callers with the keys of the view of the cluster, at the time of `clock_ms`."""
 
     def __init__(self, view: Callable[[], ClusterView], clock_ms: Callable[[], int]) -> None:
         self._view = view
@@ -30,15 +30,15 @@ class Callers:
         self._version = -1
         self._verifier: Verifier | None = None
 
-    def proved(self, caller: Caller) -> Caller:
-        """The caller without its token.
+    def verify(self, caller: Caller) -> Caller:
+        """Return the caller without its token.
 
         Raises Unauthorized unless the token is valid now and is the caller's.
         """
         return _match(caller, self._newest().verify(caller.token, now_ms=self._clock_ms()))
 
-    def proved_in(self, asked: _T) -> _T:
-        """The command or query with its caller proved; as it is when it has none."""
+    def verify_in(self, asked: _T) -> _T:
+        """Return the command or query with its caller verified; unchanged if it has none."""
         caller = getattr(asked, "caller", None)
         if caller is None:
             return asked
@@ -47,11 +47,14 @@ class Callers:
         elif isinstance(asked, UNDER_WAY):
             caller = _match(caller, self._newest().verify_signature(caller.token, now_ms=self._clock_ms()))
         else:
-            caller = self.proved(caller)
+            caller = self.verify(caller)
         return msgspec.structs.replace(asked, caller=caller)
 
     def _proved_by_ticket(self, asked: GetTicketContent) -> Caller:
-        """Raises Gone for a ticket that has ended, Unauthorized for one to another file."""
+        """Return the caller of a ticket.
+
+        Raises Gone for an expired one, Unauthorized for one to another file.
+        """
         ticket = self._newest().verify_ticket(asked.caller.token, now_ms=self._clock_ms())
         if ticket.file_uuid != asked.file_uuid:
             raise Unauthorized("a ticket to another file")

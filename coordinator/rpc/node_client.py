@@ -1,7 +1,7 @@
 """Orders of the leading coordinator to the peer ports of nodes: mutual TLS, the name verified, deadlines.
 
-An order says "fetch this blob" or "look at your list now", never "delete this". So one that comes late, twice
-or from a leader that was deposed does no harm.
+An order says "fetch this blob" or "look at your list now", never "delete this". So a late or repeated order,
+or one of a deposed leader, does no harm.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ CopyStanding = Literal["here", "absent", "running", "busy"]
 class OrderFailed(Exception):
     """A node could not be reached, or did not follow the order. `reason` is for logs and results.
 
-    `has_answered`: with a refusal. `failed_sources`: nodes that did not give it what it was to fetch from
-    them; it is not at fault itself then.
+    `has_answered`: with a rejection. `failed_sources`: nodes that did not send it the content; it is not at
+    fault itself then.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class OrderFailed(Exception):
 
 
 class PullReport(Struct, frozen=True, kw_only=True):
-    """How a pull stands, as a node tells it.
+    """The state of a pull, as reported by its node.
 
-    `moved`: a number that stays the same only while the pull, or what it waits for at the node, stands still.
-    `failed_sources`: nodes that did not give what they were asked for.
+    `moved`: a number that changes with any progress of the pull, or of the work that it waits for.
+    `failed_sources`: nodes that did not send the content.
     """
 
     is_here: bool = False
@@ -70,7 +70,7 @@ class _Refusal(Struct, frozen=True, kw_only=True):
 
 
 class _Answer(NamedTuple):
-    """Status (200 or 202), the `Content-Length`, and what came."""
+    """Status (200 or 202), the `Content-Length`, and the body."""
 
     status: int
     size: str
@@ -78,7 +78,7 @@ class _Answer(NamedTuple):
 
 
 class PassState(Struct, frozen=True, kw_only=True):
-    """How a pass of a node over its own replicas stands.
+    """The state of a node's pass over its own replicas.
 
     `stopped`: it would drop or quarantine more than the safety limits allow; `reason` says what to do then.
     """
@@ -90,10 +90,10 @@ class PassState(Struct, frozen=True, kw_only=True):
 
 
 class CopyReport(Struct, frozen=True, kw_only=True):
-    """How the copy of an unfinished upload stands.
+    """The state of a copy of an unfinished upload.
 
-    `here`: durable and as it was acknowledged; `absent`: not all of that is there; `busy`: the upload is
-    being written there now. `moved`: a number that changes with any progress of copies there.
+    `here`: durable and as acknowledged; `absent`: some bytes are missing; `busy`: the upload is being written
+    there now. `moved`: a number that changes with any progress of copies there.
     """
 
     state: CopyStanding
@@ -127,9 +127,9 @@ class NodeOrders:
     async def pull(
         self, node: NodeRecord, sha256: str, size_bytes: int, sources: Sequence[str], *, timeout_s: float
     ) -> PullReport:
-        """Have a node fetch a blob: here when it lies there whole, verified and durable.
+        """Order a node to fetch a blob; `here` when that is whole, verified and durable there.
 
-        While it is under way: ask again. Raises OrderFailed.
+        While it is in progress: ask again. Raises OrderFailed.
         """
         body = {"size_bytes": size_bytes, "sources": list(sources)}
         answer = await self._ask(node, "POST", f"/blobs/{sha256}/pull", body, timeout_s)
@@ -140,11 +140,10 @@ class NodeOrders:
         return msgspec.structs.replace(state, is_here=answer.status == 200)
 
     async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
-        """Whether a node of which the log says so holds a blob of this size.
+        """Return whether a node that should hold a blob of this size does.
 
-        Raises OrderFailed when it does not answer.
-
-        It opens the blob, and reads none of it. One that does not have it reports that to the log.
+        Raises OrderFailed if it does not answer. The node opens the blob, and reads none of it. If it is
+        missing, the node reports that to the log.
         """
         try:
             answer = await self._ask(node, "HEAD", f"/blobs/{sha256}?expected=1", None, ANSWER_TIMEOUT_S)
@@ -157,7 +156,8 @@ class NodeOrders:
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
     ) -> CopyReport:
-        """Have a node get what is acknowledged of an upload from `sources`, or, without any, only look.
+        """Order a node to copy the acknowledged bytes of an upload from `sources`, or, without any, only
+        check.
 
         `running`: ask again. Raises OrderFailed.
         """
@@ -177,7 +177,7 @@ class NodeOrders:
     async def custody(
         self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
     ) -> PassState:
-        """Have a node begin a pass over its replicas, or say how the one of this order stands.
+        """Order a node to begin a pass over its replicas, or return the state of this order's pass.
 
         Raises OrderFailed.
         """
@@ -189,7 +189,7 @@ class NodeOrders:
             raise OrderFailed(node.node_id, "answered what is no state of a pass") from error
 
     async def _ask(self, node: NodeRecord, method: str, path: str, body: object, timeout_s: float) -> _Answer:
-        """An answer that is no refusal. Raises OrderFailed."""
+        """Return an answer that is no rejection. Raises OrderFailed."""
         assert self._session is not None
         try:
             async with (

@@ -1,7 +1,7 @@
 """Raft messages to the other coordinators: one WebSocket to each, dialled by address, verified by name.
 
-A message that cannot go out now is dropped: Raft repeats what matters. Messages come in through
-coordinator/rpc. Who the others are follows the view of the cluster while this runs.
+A message that cannot be sent now is dropped: Raft repeats important ones. coordinator/rpc receives messages.
+The list of the others follows the view of the cluster.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from metadata.rpc.websocket import (
 )
 from runtime.background import Work
 
-STRANGER_S = 5.0  # one that was just added is known sooner
+STRANGER_S = 5.0  # a coordinator that was just added is known sooner
 
 _log = logging.getLogger(__name__)
 
 
 class Transport:
-    """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
+    """Sends to every other coordinator; `run` keeps the connections open until it is cancelled.
 
     `on_removed` is called when most others say that this coordinator was removed from the cluster. `instance`
-    says which directory and start of it this is; `run` raises Displaced when most others know of another.
+    says which directory and start of it this is; `run` raises Displaced if most others know another one.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class Transport:
         self._on_removed = on_removed
         self._headers = {} if instance is None else {HEADER: str(instance)}
         self._is_open = asyncio.Event()
-        self._contradicted_by: set[str] = set()  # whose last word is that this is not who they know
+        # The members that, when they last answered, knew another instance of this one.
+        self._contradicted_by: set[str] = set()
         self._removed_by: set[str] = set()
         self._roster = Roster(())
         self._outboxes: dict[str, Outbox] = {}  # of those that are connected
@@ -68,10 +69,10 @@ class Transport:
         self.update(coordinators)
 
     def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
-        """These are the coordinators from now on; this one itself is left out."""
+        """Set the list of coordinators; this one itself is left out."""
         others = [record for record in coordinators if record.coordinator_id != self._own_id]
         self._known = frozenset(record.coordinator_id for record in others)
-        # since when each sends messages, None after it was logged
+        # When each was first sent a message; None after it was logged.
         self._strangers: dict[str, float | None] = {}
         self._roster.update(others)
 
@@ -85,10 +86,11 @@ class Transport:
                 self._answer_stranger(message.target)
         for target in {message.target: None for message in messages}:
             if (outbox := self._outboxes.get(target)) is not None:
-                outbox.flush()  # all that go to it together, and now: the driver may be about to use the disk
+                # All messages to one member together, and now: the driver may be about to use the disk.
+                outbox.flush()
 
     def _answer_stranger(self, target: str) -> None:
-        """Nobody knows where it is; told once, if it does not become known soon."""
+        """Log once that the address of this member is unknown, if it does not become known soon."""
         since_s = self._strangers.setdefault(target, time.monotonic())
         if since_s is not None and time.monotonic() - since_s > STRANGER_S:
             self._strangers[target] = None
@@ -99,11 +101,11 @@ class Transport:
             )
 
     def open(self) -> None:
-        """Dial from now on: this process has its port, so that it is no copy of one that runs."""
+        """Dial from now on: this process has its port, so it is not a copy of a running one."""
         self._is_open.set()
 
     async def run(self) -> None:
-        """Dial every other coordinator, again and again, once this is open."""
+        """Dial every other coordinator repeatedly, once this is open."""
         await self._is_open.wait()
         async with dialling() as session:
             await self._roster.run(lambda record: self._keep_up(session, record), "raft to")
@@ -118,7 +120,7 @@ class Transport:
     async def _connection(
         self, session: aiohttp.ClientSession, member: CoordinatorRecord, work: Work
     ) -> None:
-        """One, until it ends."""
+        """Keep one connection until it ends."""
         try:
             async with await self._dial(session, member) as socket:
                 work.succeeded()
@@ -133,7 +135,10 @@ class Transport:
             raise
 
     def _contradicted(self, by: str) -> None:
-        """One of the others knows this one by another directory or start. Raises Displaced when most do."""
+        """Note that another member knows this one by another directory or start.
+
+        Raises Displaced if most do.
+        """
         if by not in self._contradicted_by:
             self._contradicted_by.add(by)
             _log.error(
@@ -147,7 +152,10 @@ class Transport:
             raise Displaced(self._contradicted_by & self._known)
 
     def _removed(self, by: str) -> None:
-        """One of the others says that this one was removed: its state may be damaged, that of most is not."""
+        """Note that another member says this one was removed:
+
+        its state may be damaged, that of most is not.
+        """
         if by not in self._removed_by:
             self._removed_by.add(by)
             _log.warning(
@@ -194,6 +202,6 @@ class Transport:
 
 
 async def _until_closed(socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
-    # Nothing is expected from the other side; reading answers its pings and notices the end.
+    # No message is expected from the other side; reading answers its pings and notices the end.
     async for _ in socket:
         pass

@@ -1,4 +1,4 @@
-"""Raft messages as the frames of `metadata.rpc.wire` carry them. No I/O here."""
+"""Raft messages as frames of `metadata.rpc.wire`. No I/O here."""
 
 from collections.abc import Iterable
 
@@ -12,12 +12,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame_of(message: Message) -> wire.RaftFrame:
-    """The frame of one message."""
+    """Return the frame of one message."""
     return wire.RaftFrame(msgspec.Raw(_encoder.encode(message)))
 
 
 def messages_in(frames: Iterable[wire.Frame]) -> list[Message]:
-    """The messages of frames. Raises InvalidRequest on another frame or a malformed message."""
+    """Return the messages of frames. Raises InvalidRequest on another frame or a malformed message."""
     found = []
     for frame in frames:
         if not isinstance(frame, wire.RaftFrame):

@@ -1,12 +1,10 @@
-"""The serving side of the peer port: WebSockets on which members speak to this coordinator.
+"""The serving side of the peer port: WebSockets for calls and Raft messages of members.
 
-They call it, and they send it Raft messages.
-
-Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
-the certificate that opened it, and that of a coordinator with the next start of it that connects. Only for a
-new one may a node ask whose certificate has expired: it was switched off when it should have asked. Any
-coordinator of the cluster that was not removed may send Raft messages, also one that this member does not
-know yet: a member that lags must take the appends of a leader that joined meanwhile (Ongaro 2014, 4.1).
+The certificate identifies the caller, and is checked for every message that arrives: an open connection ends
+with the certificate that opened it, and that of a coordinator with its next start. Only for a new certificate
+may a node ask with an expired one: it was switched off when it should have been renewed. Any coordinator of
+the cluster that was not removed may send Raft messages, also one that this member does not know yet: a member
+that lags must accept the appends of a leader that joined meanwhile (Ongaro 2014, 4.1).
 """
 
 import asyncio
@@ -42,7 +40,7 @@ from web.responses import ClientGone
 
 CALLS_AT_ONCE_MAX = 2048  # on one connection
 RECALL_TIMEOUT_S = 2.0  # one change of the log, while the node waits for its connection
-CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
+CLOSE_TIMEOUT_S = 1.0  # for a peer to close the connection
 
 _REPLY = msgspec.msgpack.Decoder(Reply)
 _OVERDUE = "There was no majority within the deadline."
@@ -50,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """The state machine refused: a reply like any other, with the code of an error."""
+    """The state machine rejected the call: a reply with the code of an error."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(details)
@@ -59,7 +57,7 @@ class Refused(Exception):
 
 
 def value_of(reply: bytes) -> bytes:
-    """The value, in MessagePack, of an encoded Reply. Raises Refused."""
+    """Return the value, in MessagePack, of an encoded Reply. Raises Refused."""
     decoded = _REPLY.decode(reply)
     if decoded.refusal:
         raise Refused(decoded.refusal, decoded.details)
@@ -73,9 +71,9 @@ Admission = Callable[[str, Instance], Awaitable[None]]
 class PeerPort:
     """The routes of the peer port.
 
-    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
-    that are not who they were, `calls` counts. `recall` records a certificate that a restore has forgotten.
-    A certificate is current if it is so by one of `clocks_ms`.
+    `handle` answers calls, `step` accepts Raft messages, `check` rejects removed and revoked members, `admit`
+    other instances of a coordinator, `calls` counts. `recall` records a certificate that a restore has
+    forgotten. A certificate is current if it is so by one of `clocks_ms`.
     """
 
     def __init__(
@@ -180,13 +178,14 @@ class PeerPort:
         except Refused as refusal:
             status, details = refusal.code, refusal.details
         except Unavailable as error:
-            is_for_later = isinstance(error, NotInForce)  # no other coordinator does it, and none in a moment
+            # No other coordinator can do it, and this one not in a moment.
+            is_for_later = isinstance(error, NotInForce)
             status, details = error.code if is_for_later else wire.RETRY, error.details
         except FilestoreError as error:
             status, details = error.code, error.details
         except TimeoutError:
             status, details = wire.RETRY, _OVERDUE
-        except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
+        except Exception:  # noqa: BLE001 - the edge: our own fault is answered, and logged for the operator
             _log.exception("a call of %s failed", peer.identity.uri)
             status, details = Internal.code, "A coordinator failed. See its log."
         finally:
@@ -199,9 +198,9 @@ class PeerPort:
             under_way.answer(wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
 
     async def _admit_instance(self, peer: Peer, request: web.Request) -> None:
-        """Raises Conflict when this is not who speaks for that coordinator now.
+        """Raise Conflict if this is not the active instance of that coordinator.
 
-        A later start of it may have connected meanwhile. Older versions do not say which instance they are.
+        A later start of it may have connected meanwhile. Older versions do not name their instance.
         """
         if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
             await self._admit(peer.identity.id, instances.parsed(instance))
@@ -218,7 +217,10 @@ class PeerPort:
         return socket
 
     async def _recall_certificate(self, request: web.Request) -> None:
-        """Before the first check of a connection. Raises Unavailable, and what `recall` raises."""
+        """Record a forgotten certificate, before the first check of a connection.
+
+        Raises Unavailable, and what `recall` raises.
+        """
         if self._recall is None:
             return
         try:
@@ -255,7 +257,7 @@ class PeerPort:
 
 
 class _UnderWay:
-    """The calls of one connection that are being answered; one that is overdue is given up, and told so."""
+    """The calls of one connection that are being answered; an overdue call is answered as such."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -264,26 +266,26 @@ class _UnderWay:
         self._deadlines = Deadlines(self._give_up)
 
     async def place(self) -> None:
-        """Returns when there is a place for one more, to be taken at once."""
+        """Return when one more call may begin, which must happen at once."""
         await self._places.acquire()
 
     def begin(self, answering: Coroutine[None, None, None], frame: wire.CallFrame) -> None:
-        """Let it run in the place that was waited for; its time begins now."""
+        """Run a call in the place that was waited for; its time begins now."""
         task = asyncio.create_task(answering)
         self._numbers[task] = frame.number
         self._deadlines.set(task, frame.timeout_ms / 1000)
         task.add_done_callback(self._ended)
 
     def answer(self, frame: wire.AnswerFrame) -> None:
-        """Send it, with the others of this moment. Raises wire.FrameTooLarge."""
-        # The caller's deadline covers an answer that finds no place.
+        """Send an answer, with the others of this moment. Raises wire.FrameTooLarge."""
+        # The caller's deadline covers an answer without a place.
         with contextlib.suppress(OutboxFull):
             self._outbox.put(frame)
             if len(self._numbers) == 1:
                 self._outbox.flush()  # there are no others
 
     async def end(self) -> None:
-        """Give up all of them, without a word."""
+        """Abandon all calls without an answer."""
         self._deadlines.close()
         await end_tasks(self._numbers)
 
@@ -293,7 +295,7 @@ class _UnderWay:
         self._places.release()
 
     def _give_up(self, task: asyncio.Task[None]) -> None:
-        if task.cancel():  # or it is done, and its answer on the way
+        if task.cancel():  # otherwise it is done, and its answer being sent
             self.answer(wire.AnswerFrame(self._numbers[task], wire.RETRY, _OVERDUE, b""))
 
 
@@ -313,7 +315,7 @@ async def _go_away(socket: web.WebSocketResponse) -> None:
 
 
 async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
-    # A pong to a peer that is gone raises in the loop itself; that is the end of the connection, and no news.
+    # A pong to a lost peer raises in the loop itself; it only means the end of the connection.
     with contextlib.suppress(aiohttp.ClientConnectionResetError):
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY:

@@ -13,14 +13,14 @@ from runtime.clock import now_ms
 
 
 class StateView:
-    """Called, it answers what GetView does: every change and read looks at it."""
+    """The view of the cluster, as GetView returns it: every change and read uses it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: ClusterView | None = None
 
     def __call__(self) -> ClusterView:
-        """The view as of the applied index; not linearizable by itself."""
+        """Return the view as of the applied index, which is not linearizable."""
         if self._seen is None or self._seen.version != self._store.view_version():
             reply = self._store.answer(GetView(), at_ms=now_ms())
             self._seen = msgspec.msgpack.decode(value_of(reply), type=ClusterView)

@@ -1,4 +1,4 @@
-"""The data directory of a coordinator: which files lie where, and what coordinator.json says."""
+"""The data directory of a coordinator: its files, and the content of coordinator.json."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,33 +16,32 @@ from metadata.model.records import CoordinatorRecord
 from runtime.json_files import decode_foreign
 
 COORDINATORS_MAX = 7  # more would only slow every change down
-DOWN_AFTER_S = 600.0  # a reboot and a file system check pass without a copy being made
+DOWN_AFTER_S = 600.0  # a reboot and a file system check cause no new copies
 GC_GRACE_S = 86_400
 DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three hours
 
 
-# A token that a member takes may live no longer than this, whatever the one that signs allows.
+# Members reject user tokens with a longer life, even if their signer allows it.
 TokenTtl = Annotated[int, Meta(ge=60, le=TTL_SECONDS_MAX)]
 ServiceTokenTtl = Annotated[int, Meta(ge=60, le=SERVICE_TTL_SECONDS_MAX)]
 DownAfter = Annotated[float, Meta(ge=1, le=7 * 86_400)]
 
 
 class NotInitialised(Conflict):
-    """The directory holds no coordinator; `filestore coordinator init` makes one."""
+    """The directory contains no coordinator; `filestore coordinator init` creates one."""
 
 
 class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """coordinator.json: who this member is and who the coordinators were when it began.
+    """coordinator.json: the identity of this member, and the coordinators at its start.
 
-    What is as it comes is not written: the release before refuses the fields that it does not know, and may
-    be put back.
+    Default values are not written: the previous release rejects unknown fields, and may be installed again.
 
-    `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
-    members compare a part of their state. A node that is silent, or whose disk fails, for `down_after_s` is
-    recorded as down, and its replicas are made anew elsewhere. Blobs that no file refers to are kept for
-    `gc_grace_s`. A user's token lives for `token_ttl_s_max` at most; that of one with the role `service` for
-    `service_token_ttl_s_max`. `schedules`: seconds between two runs of a job, by its name; 0: it runs
-    when it is triggered.
+    `own_record` is set if this member is not in the list because it joined later. Every `digest_s` the leader
+    lets all members compare a part of their state. A node that is silent, or whose disk fails, for
+    `down_after_s` is recorded as down, and its replicas are created again on other nodes. Blobs without files
+    are kept for `gc_grace_s`. A user's token lives for `token_ttl_s_max` at most; that of a user with the
+    role `service` for `service_token_ttl_s_max`. `schedules`: seconds between two runs of a job, by its name;
+    0: it runs when it is triggered.
     """
 
     id: str
@@ -98,13 +97,13 @@ class CoordinatorFiles:
         self.credential_path = data / "credential.pem"
 
     def credential(self) -> Credential:
-        """Key, certificate and trusted root of this coordinator."""
+        """Return key, certificate and trusted root of this coordinator."""
         return Credential(self.credential_path, read_roots(self.root))
 
     def read_cluster_key(self) -> bytes:
-        """The key that the cluster's own keys are wrapped with.
+        """Return the key that the cluster's own keys are wrapped with.
 
-        It comes as systemd hands it over, else from the data directory. Raises UnsafeSecretFile.
+        It comes from systemd, otherwise from the data directory. Raises UnsafeSecretFile.
         """
         return read_secret(systemd_credential(self.cluster_key.name) or self.cluster_key)
 
@@ -127,5 +126,8 @@ class CoordinatorFiles:
             ) from error
 
     def write_config(self, config: CoordinatorConfig) -> None:
-        """Replace coordinator.json. It comes last when a coordinator begins: it makes the directory one."""
+        """Replace coordinator.json.
+
+        Creating a coordinator writes it last: from then on the directory is one.
+        """
         write_durable(self.config, msgspec.json.format(msgspec.json.encode(config)))

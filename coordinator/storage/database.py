@@ -24,21 +24,21 @@ _WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million fil
 
 
 class UnknownRules(Internal):
-    """The state is built by rules that this program does not know; nothing of the batch was applied."""
+    """The state needs rules that this program does not know; no entry of the batch was applied."""
 
 
 def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """The writer and the reader of a database file, which is made if it does not exist; both or none.
+    """Return writer and reader of a database file, which is created if it does not exist; both or none.
 
-    It is for its owner alone, as are the files that SQLite puts beside it. Its name and that of its WAL are
-    durable on return: SQLite syncs their directory, too, but tells nobody when that fails, and would write
-    into the database what only a WAL can mend whose name a power cut takes away. Raises sqlite3.Error,
-    OSError.
+    Only its owner can access it and the files that SQLite puts next to it. Its name and that of its WAL are
+    durable on return. SQLite syncs their directory too, but reports no failure of that. It would then write
+    into the database changes that only the WAL can repair, whose name a power cut removes. Raises
+    sqlite3.Error, OSError.
     """
     try:
         reserve_secret(path)
     except FileExistsError:
-        path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
+        path.chmod(SECRET_MODE)  # by name: closing a descriptor of a database ends the locks on it
     with ExitStack() as opened:
         writer = opened.enter_context(closing(_opened(path)))
         writer.execute("PRAGMA journal_mode = WAL")
@@ -56,10 +56,10 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     return writer, reader
 
 
-def found_at_rest(path: Path) -> tuple[int, int, int]:
-    """Return the log entry up to which the file itself goes, whatever its WAL says, its mark and its note.
+def read_at_rest(path: Path) -> tuple[int, int, int]:
+    """Return the last log entry in the file itself, without its WAL, its mark and its note.
 
-    Zeros where that cannot be read. Only while this process has no connection to it: to close a file ends the
+    Zeros if that cannot be read. Only while this process has no connection to it: closing a file ends the
     locks on it.
     """
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -67,7 +67,7 @@ def found_at_rest(path: Path) -> tuple[int, int, int]:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
             row = db.execute("SELECT log_index FROM applied").fetchone()
             is_found = bool(row) and isinstance(row[0], int)
-            return (row[0], mark_of(db), noted_at_rest(db)) if is_found else (0, 0, 0)
+            return (row[0], mark_of(db), read_rest_note(db)) if is_found else (0, 0, 0)
     except DATABASE_ERRORS:
         return 0, 0, 0
 
@@ -81,31 +81,31 @@ def mark_of(writer: sqlite3.Connection) -> int:
 
 
 def new_mark(writer: sqlite3.Connection) -> int:
-    """Give the file one, which it does not bear itself until a checkpoint: nothing is noted of it."""
-    note_at_rest(writer, 0)
+    """Give the file a new mark, which it has only after a checkpoint; nothing is noted of it."""
+    write_rest_note(writer, 0)
     mark = secrets.randbelow(1 << 30) + 1
     writer.execute(f"PRAGMA user_version = {mark}")
     return mark
 
 
-def noted_at_rest(db: sqlite3.Connection) -> int:
-    """Return the log entry that the file itself held when its WAL began anew, 0 if none was noted.
+def read_rest_note(db: sqlite3.Connection) -> int:
+    """Return the last log entry that the file itself had when its WAL restarted, 0 if none was noted.
 
-    The note lies in PRAGMA application_id: 31 bits, and 0.1.0 leaves it alone.
+    The note is in PRAGMA application_id: 31 bits, which 0.1.0 leaves unchanged.
     """
     return int(db.execute("PRAGMA application_id").fetchone()[0])
 
 
-def note_at_rest(db: sqlite3.Connection, log_index: int) -> None:
-    """Note that, in the transaction that is open; 0 for nothing."""
+def write_rest_note(db: sqlite3.Connection, log_index: int) -> None:
+    """Note that entry, in the open transaction; 0 for none."""
     db.execute(f"PRAGMA application_id = {log_index if log_index <= NOTED_MAX else 0}")
 
 
 def prepare(writer: sqlite3.Connection) -> None:
-    """Make the tables that are not there. Raises UnknownRules."""
+    """Create missing tables. Raises UnknownRules."""
     writer.execute("PRAGMA foreign_keys = ON")
     if writer.execute("SELECT 1 FROM sqlite_schema WHERE name = 'rules'").fetchone() is not None:
-        known_rules(writer)  # first: tables by other rules may lack what the schema names
+        known_rules(writer)  # first: tables of other rules may lack columns of the schema
     schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
     schema += "".join(each.schema for each in LATER)
     writer.executescript(schema)
@@ -114,7 +114,7 @@ def prepare(writer: sqlite3.Connection) -> None:
 
 
 def known_rules(db: sqlite3.Connection) -> int:
-    """The rules in force. Raises UnknownRules for others than this program knows."""
+    """Return the rules in force. Raises UnknownRules for rules that this program does not know."""
     found = rules_in_force(db)
     if found > RULES:
         raise UnknownRules(
@@ -130,7 +130,7 @@ def known_rules(db: sqlite3.Connection) -> int:
 
 
 def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
-    """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
+    """Return (kid, public half, wrapped private half) of the newest key for a purpose, or None."""
     row = db.execute(
         "SELECT kid, public, wrapped FROM keys WHERE purpose = ? ORDER BY created_at_ms DESC, kid LIMIT 1",
         (purpose,),

@@ -12,19 +12,19 @@ class EntryCache:
     """Entries without a gap, up to the last of the log; none if even the last one is too large."""
 
     def __init__(self, size_bytes_max: int) -> None:
-        self.first = 1  # the lowest index held; one beyond the log's end if there is none
+        self.first = 1  # the lowest cached index; one beyond the log's end if there is none
         self._entries: dict[int, Entry] = {}
         self._size_bytes = 0
         self._size_bytes_max = size_bytes_max
 
     def clear(self, following: int) -> None:
-        """Holds nothing; the next entry added will be `following`."""
+        """Drop everything; the next entry added will be `following`."""
         self._entries.clear()
         self._size_bytes = 0
         self.first = following
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Takes the next entries, and lets the oldest go where there are too many bytes."""
+        """Add the next entries, and drop the oldest if there are too many bytes."""
         cached = self._entries
         size_bytes = self._size_bytes
         for entry in entries:
@@ -36,13 +36,13 @@ class EntryCache:
         self._size_bytes = size_bytes
 
     def truncate(self, index: int, last: int) -> None:
-        """Drops what it holds from `index` to `last`, the end of the log."""
+        """Drop the entries from `index` to `last`, the end of the log."""
         for void in range(max(index, self.first), last + 1):
             self._size_bytes -= entry_size_bytes(self._entries.pop(void))
         self.first = min(self.first, index)
 
     def entries(self, low: int, high: int, size_bytes_max: int) -> list[Entry]:
-        """Entries from `low`, which must be held, up to but without `high`: at least one."""
+        """Return entries from `low`, which must be cached, to before `high`: at least one."""
         found: list[Entry] = []
         for index in range(low, high):
             entry = self._entries[index]

@@ -1,7 +1,7 @@
 """The directory interface of the log, and the real one: flat names, positioned writes, explicit syncs.
 
 Nothing here is durable before a sync: data after `File.sync`, names after `Directory.sync`. The simulator's
-directory loses all else when it crashes, so that the log may count on no more than what is said here.
+directory loses everything else in a crash, so the log may rely only on what is documented here.
 """
 
 import fcntl
@@ -23,59 +23,59 @@ class File(Protocol):
     """An open file. One thread changes it; any thread may read meanwhile. All calls may raise OSError."""
 
     def size_bytes(self) -> int:
-        """The size now, with what is allocated and not written."""
+        """Return the size now, including allocated and unwritten bytes."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """`size_bytes` from `offset`; fewer only at the end of the file."""
+        """Return `size_bytes` from `offset`; fewer only at the end of the file."""
 
     def write(self, offset: int, data: bytes) -> None:
-        """Writes all of `data`. After an OSError any part of it may be there."""
+        """Write all of `data`. After an OSError any part of it may be there."""
 
     def allocate(self, size_bytes: int) -> None:
-        """Makes the file at least this large, with zeros, so that writes within it need no more room."""
+        """Make the file at least this large, with zeros, so that writes within it need no more room."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Cuts the file, and gives the room back."""
+        """Cut the file, and free the room."""
 
     def sync(self) -> None:
-        """Makes data and size durable. After an OSError nothing that was not synced before is certain."""
+        """Make data and size durable. After an OSError only earlier synced bytes are certain."""
 
     def close(self) -> None:
-        """Gives the file back. It is not synced by that."""
+        """Close the file without a sync."""
 
 
 class Directory(Protocol):
     """A directory of one log. Names have no separators. All calls may raise OSError."""
 
     def names(self) -> list[str]:
-        """Every name in it, sorted."""
+        """Return every name in it, sorted."""
 
     def open(self, name: str) -> File:
-        """An existing file, for reading and writing."""
+        """Open an existing file, for reading and writing."""
 
     def create(self, name: str) -> File:
-        """A new file, empty; one of that name before is gone."""
+        """Create an empty file, in place of an older one of that name."""
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a file another name, whose file before is gone."""
+        """Rename a file, in place of an older one of that name."""
 
     def remove(self, name: str) -> None:
-        """Takes a file's name away."""
+        """Remove the name of a file."""
 
     def sync(self) -> None:
-        """Makes all names as they are now durable."""
+        """Make all present names durable."""
 
     def lock(self) -> None:
-        """Keeps other processes out until `close`. Raises LogInUse."""
+        """Lock other processes out until `close`. Raises LogInUse."""
 
     def free_bytes(self) -> int:
-        """The room that is left for files."""
+        """Return the free room for files."""
 
     def path(self, name: str) -> Path:
         """Return the path of a file, for messages to the operator."""
 
     def close(self) -> None:
-        """Gives the directory and its lock back; files stay open."""
+        """Close the directory and its lock; files stay open."""
 
 
 class OsFile:
@@ -103,7 +103,7 @@ class OsFile:
         return data
 
     def write(self, offset: int, data: bytes) -> None:
-        """See `File.write`. A short write goes on where it stopped, or raises."""
+        """See `File.write`. A short write is continued, or raises."""
         written = os.pwrite(self._descriptor, data, offset)
         while written < len(data):
             written += os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
@@ -120,7 +120,7 @@ class OsFile:
 
     def sync(self) -> None:
         """See `File.sync`."""
-        if self._is_reshaped:  # fdatasync owes us no more of the size than reading the data back needs
+        if self._is_reshaped:  # fdatasync need not store more of the size than reading the data back needs
             os.fsync(self._descriptor)
             self._is_reshaped = False
         self._sync(self._descriptor)
@@ -131,14 +131,14 @@ class OsFile:
 
 
 class OsDirectory:
-    """A directory of the operating system, made if it is missing.
+    """A directory of the operating system, created if it is missing.
 
     `sync` makes the data of a descriptor durable or raises OSError.
     """
 
     def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
-        sync_directory(path.parent)  # also when it was there: who made it may have died before the sync
+        sync_directory(path.parent)  # also an existing one: its creator may not have synced it
         self._path = path
         self._sync = sync
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

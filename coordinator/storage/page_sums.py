@@ -37,20 +37,20 @@ class PageSums:
     """
 
     def __init__(self, path: Path, stored: StoredSums) -> None:
-        """Closes `stored` when it is closed itself. Raises OSError."""
+        """Read the stored sums; closing this object also closes `stored`. Raises OSError."""
         self._wal_path = f"{path}-wal"
         self._stored = stored
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._written_ns = os.fstat(self._file).st_mtime_ns
-        self.denies_wal = stored.denies(self._written_ns, self._wal_salts())  # it is that of another database
+        self.denies_wal = stored.denies(self._written_ns, self._wal_salts())  # the WAL of another database
         self._wal = WalPages(self._wal_path)
-        self._sums = self._loaded()  # of page 1, 2, ...; 0: it is not known
+        self._sums = self._loaded()  # of page 1, 2, ...; 0: unknown
         self._learned: set[int] = set()  # blocks with sums that are not in the file yet
-        self._next = 0  # where the next slice begins, in pages
+        self._next = 0  # the first page of the next slice
 
     def close(self) -> None:
-        """Nothing is read any more. May be repeated."""
+        """Stop reading. May be called twice."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -64,9 +64,10 @@ class PageSums:
             return os.fstat(self._file).st_size
 
     def send(self, target: int, offset: int, count: int) -> int:
-        """Append bytes of the file to another one, past SQLite; how many. Raises OSError, also when closed.
+        """Append bytes of the file to another one, past SQLite; return how many.
 
-        Here, as to open the database a second time, and to close that, would end SQLite's locks on it.
+        Raises OSError, also when closed. Opening the database a second time, and closing that, would end
+        SQLite's locks on it.
         """
         with self._lock:
             self._require_open()
@@ -78,13 +79,13 @@ class PageSums:
         return self._stored.header.mark if self._stored.is_used else 0
 
     def adopt(self, mark: int) -> None:
-        """Start to store sums, of the database that durably has this mark."""
+        """Start to store sums of the database, which durably has this mark."""
         with self._lock:
             self._stored.adopt(mark)
             self._learned.update(range(block_of(len(self._sums)) + 1) if self._sums else ())
 
     def rest(self) -> None:
-        """The last connection is going to be closed, and nothing is left to be copied from the WAL."""
+        """Prepare for the end of the last connection, when nothing remains to be copied from the WAL."""
         with self._lock:
             if self._stored.is_used:
                 self._keep()
@@ -92,13 +93,14 @@ class PageSums:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[int, int], None]]:
-        """Around a checkpoint: no slice is compared meanwhile, and what it wrote has new sums after it.
+        """Enclose a checkpoint: no slice is compared meanwhile, and the written pages get new sums
+        afterwards.
 
-        What it gives is told what the checkpoint says: how many frames the WAL has, how many were copied.
+        Yields a function to call with the checkpoint's numbers: frames in the WAL, and copied frames.
         """
         with self._lock:
             self._forget_foreign()
-            pages = sorted(self._wal.look())
+            pages = sorted(self._wal.pending_pages())
             before = self._sums_of(pages)
             written: Collection[int] = pages
             if self._stored.is_used:
@@ -106,7 +108,7 @@ class PageSums:
 
             def told(frames: int, copied: int) -> None:
                 nonlocal written
-                written = self._wal.copied(frames, copied)
+                written = self._wal.note_checkpoint(frames, copied)
 
             try:
                 yield told
@@ -118,7 +120,7 @@ class PageSums:
             self._keep()
 
     def compare_all(self) -> tuple[list[int], bool]:
-        """The pages that are not what they were; whether all were known."""
+        """Return the pages that have changed, and whether all sums were known."""
         with self._lock:
             known = sum(map(bool, self._sums))
             self._next = 0
@@ -129,9 +131,9 @@ class PageSums:
             return odd, 0 < known == sum(map(bool, self._sums))
 
     def compare_slice(self) -> tuple[list[int], bool]:
-        """The pages, of the next 1 MiB of the file, that are not what they were; whether a round has ended.
+        """Return the changed pages in the next 1 MiB of the file, and whether a round has ended.
 
-        A page whose sum is not known gets it.
+        A page without a sum gets one.
         """
         with self._lock:
             if self._file < 0 or (page_bytes := self._page_bytes()) == 0:
@@ -168,13 +170,13 @@ class PageSums:
         """
         sums, is_whole = self._stored.load(self._written_ns, self._page_bytes(), self._wal_salts())
         if sums and not is_whole:
-            for page in self._wal.look():
+            for page in self._wal.pending_pages():
                 if page <= len(sums):
                     sums[page - 1] = 0
         return sums
 
     def _forget(self, pages: list[int]) -> None:
-        """They are going to be written. Raises OSError."""
+        """Forget the sums of pages that are about to be written. Raises OSError."""
         if pages:
             self._grow(pages[-1])
         for page in pages:
@@ -227,7 +229,7 @@ class PageSums:
             self._sums.extend(array("Q", bytes(8 * missing)))
 
     def _page_bytes(self) -> int:
-        """0 for a file without a header."""
+        """Return the size of a page; 0 for a file without a header."""
         header = os.pread(self._file, _PAGE_SIZE.size, 0)
         if len(header) < _PAGE_SIZE.size:
             return 0
@@ -235,9 +237,9 @@ class PageSums:
         return 65_536 if size == 1 else size if size >= _PAGE_BYTES_MIN else 0
 
     def _wal_salts(self) -> bytes:
-        """Zeros when there is no WAL."""
+        """Return the salts of the WAL; zeros if there is none."""
         return wal_salts(self._wal_path)
 
 
 def _sum(page: memoryview | bytes) -> int:
-    return xxhash.xxh3_64_intdigest(page) or 1  # 0 is for what is not known
+    return xxhash.xxh3_64_intdigest(page) or 1  # 0 is for unknown sums

@@ -1,7 +1,7 @@
-"""The state as it is at one entry of the log, to be read for as long as it takes, while changes go on.
+"""The state at one entry of the log, to be read for any time, while changes continue.
 
-An open read transaction of SQLite's. The WAL grows as long as it is open. Blocking, but for `pin`, which is
-short.
+It is an open read transaction of SQLite. The WAL grows as long as it is open. Blocking, except for `pin`,
+which is short.
 """
 
 import logging
@@ -28,25 +28,26 @@ from metadata.protocol.commands import HashWhole, decode_envelope
 from runtime.file_digests import sha256_of
 from runtime.stopping import NEVER, Stop, WorkStopped
 
-_WHOLE_TAG = b"hash_whole"  # spares decoding every other entry
+_WHOLE_TAG = b"hash_whole"  # avoids decoding every other entry
 EXAMINED_BESIDE_BYTES_MIN: Final = 256 << 20  # some 200,000 files: seconds
-MAPPED_BYTES: Final = 2 << 30  # by that process, as SIGBUS ends it alone
-NICENESS: Final = 5  # of the process that examines
-WORK_S = 0.01  # and then PAUSE_S: others want this processor, and Python's lock, too
+MAPPED_BYTES: Final = 2 << 30  # by that process, as SIGBUS then ends only it
+NICENESS: Final = 5  # of the examining process
+WORK_S = 0.01  # then PAUSE_S: other threads need this processor, and Python's lock
 PAUSE_S = 0.002
-LOOK_S: Final = 0.1  # whether a process that examines has ended
+LOOK_S: Final = 0.1  # between two checks whether an examining process has ended
 
 
 _log = logging.getLogger(__name__)
 
 
-class Pinned:
+class PinnedState:
     """The state at `index`. Used by one thread at a time; its receiver closes it."""
 
     def __init__(self, path: Path, file: PageSums | None = None) -> None:
-        """At the last entry that was applied. Raises sqlite3.Error.
+        """Pin the state at the last entry that was applied. Raises sqlite3.Error.
 
-        `file`: the database itself, if all of that state lies in it (`Store.settle`): it stays so, then.
+        `file`: the database file itself, if it contains all of that state (`Store.settle`), and then
+        continues to.
         """
         self.file = file
         address = f"{path.absolute().as_uri()}?mode=rw"
@@ -61,7 +62,7 @@ class Pinned:
 
     def digest(self, stop: Stop = NEVER) -> str:
         """Return the digest of all rows. Raises WorkStopped, and sqlite3.Error for unreadable ones."""
-        return whole_digest(self.db, pause=pacing(stop))
+        return whole_digest(self.db, pause=make_pacer(stop))
 
     def digest_and_close(self, stop: Stop) -> str:
         """Return the digest of all rows, and close the state in any case."""
@@ -74,13 +75,13 @@ class Pinned:
 
 
 def is_whole_hash(entry: Entry) -> bool:
-    """Whether all of the state is hashed as it is after this entry."""
+    """Return whether the whole state is hashed after this entry."""
     is_likely = entry.kind is EntryKind.COMMAND and _WHOLE_TAG in entry.data
     return is_likely and isinstance(decode_envelope(entry.data).command, HashWhole)
 
 
 def up_to_whole_hash(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Entries up to the first after which all of the state is hashed, and those that follow."""
+    """Return entries up to the first after which the whole state is hashed, and the rest."""
     for end, entry in enumerate(entries, 1):
         if is_whole_hash(entry):
             return entries[:end], entries[end:]
@@ -97,15 +98,15 @@ def content_digest(path: Path, *, pause: Callable[[], None]) -> str:
         db.close()
 
 
-class Examined(Struct, frozen=True):
-    """A database at rest: what is wrong with its structure, the digest of its rows, that of its bytes."""
+class StateExamination(Struct, frozen=True):
+    """A database at rest: the fault in its structure, the digest of its rows, and that of its bytes."""
 
     flaw: str
     content: str
     sha256: str
 
 
-def examine(path: Path, stop: Stop = NEVER) -> Examined:
+def examine(path: Path, stop: Stop = NEVER) -> StateExamination:
     """Examine a database at rest.
 
     A large one is examined in a separate process, to leave Python's lock to requests. If that cannot be
@@ -116,45 +117,45 @@ def examine(path: Path, stop: Stop = NEVER) -> Examined:
             return _examine_beside(path, stop)
         except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
             _log.warning("the copy of the state is examined in this process: %s", error)
-    return _examine(path, stop, pause=pacing(stop))
+    return _examine(path, stop, pause=make_pacer(stop))
 
 
-def _examine_beside(path: Path, stop: Stop) -> Examined:
+def _examine_beside(path: Path, stop: Stop) -> StateExamination:
     arguments = [sys.executable, "-P", "-m", "coordinator.storage.pinned_state", str(path)]
-    # Its input ends with this process, however that ends: then it ends as well.
+    # Its input ends with this process, in any case: then it ends as well.
     with subprocess.Popen(
         arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as child:
         assert child.stdout is not None, "it is a pipe"
         try:
             while child.poll() is None:
-                stop.rest(LOOK_S)  # what it prints is short: the pipe holds it
+                stop.rest(LOOK_S)  # its output is short and fits the pipe
         except WorkStopped:
             child.kill()
             raise
         said = child.stdout.read()
     if child.returncode != 0:
         raise subprocess.CalledProcessError(child.returncode, arguments)
-    return msgspec.json.decode(said, type=Examined)
+    return msgspec.json.decode(said, type=StateExamination)
 
 
-def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes: int = 0) -> Examined:
-    """Three things at the same time: each takes long, and only reads."""
+def _examine(path: Path, stop: Stop, *, pause: Callable[[], None], mapped_bytes: int = 0) -> StateExamination:
+    """Do three checks at the same time: each takes long, and only reads."""
     with ThreadPoolExecutor(2) as pool:
         flaw = pool.submit(flaw_in, path, at_rest=True, mapped_bytes=mapped_bytes)
         sha256 = pool.submit(sha256_of, path, stop)
         try:
             content, unreadable = content_digest(path, pause=pause), ""
         except (*DATABASE_ERRORS, ValueError, TypeError, OverflowError) as error:
-            content, unreadable = "", str(error)  # a damaged page gives values of any type
-        return Examined(flaw.result() or unreadable, content, sha256.result())
+            content, unreadable = "", str(error)  # a damaged page may contain values of any type
+        return StateExamination(flaw.result() or unreadable, content, sha256.result())
 
 
 def _no_pause() -> None:
-    """The kernel shares the processors out."""
+    """Do not pause: the kernel shares the processors."""
 
 
-def pacing(stop: Stop) -> Callable[[], None]:
+def make_pacer(stop: Stop) -> Callable[[], None]:
     """Return a function that long work must call often: it pauses PAUSE_S after every WORK_S.
 
     Raises WorkStopped.
@@ -178,9 +179,9 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Examine the database that is named, and print what was found as JSON; ends when its input does."""
+    """Examine the given database, and print the result as JSON; end when the input does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with suppress(OSError):  # a service may be forbidden to
+    with suppress(OSError):  # a service may lack the permission
         os.nice(NICENESS)
     found = _examine(Path(sys.argv[1]), NEVER, pause=_no_pause, mapped_bytes=MAPPED_BYTES)
     sys.stdout.buffer.write(msgspec.json.encode(found))

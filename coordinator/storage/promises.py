@@ -32,7 +32,7 @@ _CRC: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class PromiseRecord:
     """The promises of a member.
 
     `lost_term`: it has lost its votes and acknowledgements of terms up to this one, 0 for none. `installing`:
@@ -45,7 +45,7 @@ class Promised:
     installing: tuple[int, int] = (0, 0)
 
     def is_ahead_of(self, hard_state: HardState) -> bool:
-        """Whether a log with this hard state has lost its end."""
+        """Return whether a log with this hard state has lost its end."""
         if self.term != hard_state.term:
             return self.term > hard_state.term
         return self.vote not in ("", hard_state.vote)
@@ -58,13 +58,13 @@ class Promises:
         self._directory = directory
         self._file: File | None = None
         self._number = 0
-        self.newest = Promised()
+        self.newest = PromiseRecord()
 
     def open(self) -> None:
-        """Read what the process before left, and make it durable.
+        """Read the file of the previous process, and make it durable.
 
         That process may have been killed before its sync, and what is read here is not written again. A
-        damaged slot is as good as none. Raises OSError.
+        damaged slot counts as empty. Raises OSError.
         """
         if NAME not in self._directory.names():
             return
@@ -77,16 +77,19 @@ class Promises:
                 self._number, self.newest = found
 
     def keep(self, hard_state: HardState) -> None:
-        """Durable on return, if it is news; the log holds it already. Raises OSError."""
+        """Store new promises, durable on return; the log has them already. Raises OSError."""
         if (hard_state.term, hard_state.vote) != (self.newest.term, self.newest.vote):
             self.write(replace(self.newest, term=hard_state.term, vote=hard_state.vote))
 
-    def write(self, promised: Promised) -> None:
-        """Durable on return; left out where there is no room to make the file. Raises OSError."""
+    def write(self, promised: PromiseRecord) -> None:
+        """Store promises, durable on return; skipped if there is no room to create the file.
+
+        Raises OSError.
+        """
         if self._file is None and not self._make():
             return
         assert self._file is not None, "the file was made"
-        # A member that forgot must not forget that: then both slots say so.
+        # A member that has forgotten must not forget that: then both slots say so.
         for _ in range(SLOTS if promised.lost_term != self.newest.lost_term else 1):
             self._number += 1
             self._file.write(self._number % SLOTS * SLOT_BYTES, _encode(self._number, promised))
@@ -114,13 +117,13 @@ class Promises:
         return True
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _encode(number: int, promised: Promised) -> bytes:
+def _encode(number: int, promised: PromiseRecord) -> bytes:
     vote = promised.vote.encode()
     assert len(vote) <= _VOTE_BYTES_MAX, "a member's id has bounds"
     facts = (promised.term, promised.lost_term, *promised.installing, len(vote))
@@ -129,12 +132,12 @@ def _encode(number: int, promised: Promised) -> bytes:
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def _decode(slot: bytes) -> tuple[int, Promised] | None:
-    """Number and content of a slot; None for one that is damaged, or was never written."""
+def _decode(slot: bytes) -> tuple[int, PromiseRecord] | None:
+    """Return number and content of a slot; None for one that is damaged or was never written."""
     if len(slot) != SLOT_BYTES or _CRC.unpack(slot[-_CRC.size :])[0] != zlib.crc32(slot[: -_CRC.size]):
         return None
     magic, version, number, term, lost_term, index, index_term, vote_bytes = _HEAD.unpack_from(slot)
     if magic != _MAGIC or version != _VERSION or vote_bytes > _VOTE_BYTES_MAX:
         return None
     vote = slot[_HEAD.size : _HEAD.size + vote_bytes].decode(errors="replace")
-    return number, Promised(term, vote, lost_term, (index, index_term))
+    return number, PromiseRecord(term, vote, lost_term, (index, index_term))

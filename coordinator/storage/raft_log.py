@@ -1,10 +1,10 @@
 """The Raft log on disk: append-only segment files, one write and one sync per batch, compacted file by file.
 
-Rules: hard state before entries in every batch. A write or sync that fails is final: the page cache may have
+Hard state comes before entries in every batch. A failed write or sync is final: the page cache may have
 dropped the data, so every later call raises too and the process must end. One thread changes the log (append,
-reset, prepare_spare, discard); any thread may read while it appends, and sees a batch only once it is
-written. `forget` belongs to the thread that reads, and nobody reads entries while `reset` goes on.
-`coordinator.storage.segment` has the format, `coordinator.storage.recovery` what is done at start.
+reset, prepare_spare, discard). Any thread may read while it appends, and sees a batch only once it is
+written. `forget` belongs to the thread that reads, and no thread may read entries during `reset`.
+`coordinator.storage.segment` has the format, `coordinator.storage.recovery` the work at start.
 """
 
 import os
@@ -19,33 +19,36 @@ from coordinator.raft.messages import Entry, HardState
 from coordinator.storage import segment as form
 from coordinator.storage.entry_cache import EntryCache
 from coordinator.storage.log_directory import Directory, File, LogInUse, OsDirectory
-from coordinator.storage.promises import Promised, Promises
+from coordinator.storage.promises import PromiseRecord, Promises
 from coordinator.storage.raft_log_index import Locations, LogIndex, Segment
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import HeaderFlag, LogDamaged, SegmentHeader
 from runtime.disk import NO_ROOM_ERRORS
 
-__all__ = ["Forgotten", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
+__all__ = ["ForgottenSegments", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
 
 SEGMENT_BYTES = 32 * 1024 * 1024  # small enough to scan in half a second at start
-CACHE_BYTES_MAX = 16 * 1024 * 1024  # followers that keep up are served from memory
-READ_GAP_BYTES_MAX = 4096  # records that lie further apart are read one by one
+CACHE_BYTES_MAX = 16 * 1024 * 1024  # followers that keep up read from memory
+READ_GAP_BYTES_MAX = 4096  # records with larger gaps are read one by one
 SPARE_NAME = "spare" + form.UNFINISHED_SUFFIX
 
 
 class LogFailed(Internal):
-    """The disk refused to write, sync or read the log. Nothing after it is certain: the process must end."""
+    """The disk refused to write, sync or read the log. Later bytes are uncertain: the process must end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """Segments that are out of the log's index and wait for `SegmentLog.discard`, oldest first."""
+class ForgottenSegments:
+    """Segments that were removed from the log's index and wait for `SegmentLog.discard`, oldest first."""
 
     segments: tuple[Segment, ...]
 
 
 class SegmentLog:
-    """The log of one member. Implements `coordinator.raft.storage.Storage`; made by `open` or `open_in`."""
+    """The log of one member.
+
+    Implements `coordinator.raft.storage.Storage`; created by `open` or `open_in`.
+    """
 
     def __init__(
         self,
@@ -63,8 +66,8 @@ class SegmentLog:
         self._hard_state = HardState()
         self._promises = Promises(directory)
         self._spare: File | None = None
-        self._forgotten: deque[Forgotten] = deque()
-        self._head_bytes = 0  # header and hard state of the last segment, if this process made it
+        self._forgotten: deque[ForgottenSegments] = deque()
+        self._head_bytes = 0  # header and hard state of the last segment, if this process created it
         self._position_bytes = 0  # end of the last segment's records
         self._synced_bytes = 0  # of the last segment
         self._dead: Internal | None = None
@@ -78,7 +81,7 @@ class SegmentLog:
         cache_bytes_max: int = CACHE_BYTES_MAX,
         sync: Callable[[int], None] = os.fdatasync,
     ) -> "SegmentLog":
-        """Opens the log in `directory`, making an empty one if there is none, and cuts a torn tail.
+        """Open the log in `directory`, creating an empty one if there is none, and cut a torn tail.
 
         Raises LogInUse, LogDamaged, or LogFailed. `sync` makes a descriptor's data durable or raises OSError.
         """
@@ -102,7 +105,7 @@ class SegmentLog:
         try:
             directory.lock()
             log._start()
-            log.append(None, None, (), sync=True)  # vouches for all that was recovered
+            log.append(None, None, (), sync=True)  # confirms that all recovered bytes are synced
         except BaseException:
             log._release()
             raise
@@ -123,24 +126,24 @@ class SegmentLog:
 
     @property
     def hard_state(self) -> HardState:
-        """The last hard state written; term 0 without a vote in a new log."""
+        """Return the last hard state written; term 0 without a vote in a new log."""
         return self._hard_state
 
     @property
     def is_new(self) -> bool:
-        """True if nothing was ever written: `bootstrap` is allowed."""
+        """Return True if nothing was ever written: `bootstrap` is allowed."""
         return self._index.last == 0 and self._hard_state == HardState()
 
     @property
-    def promised(self) -> Promised:
+    def promised(self) -> PromiseRecord:
         """Return the member's promises, from the file next to the segments.
 
         That file may know of terms and votes that the segments have lost.
         """
         return self._promises.newest
 
-    def promise(self, promised: Promised) -> None:
-        """Replace what that file says, durable on return. Blocks. Raises LogFailed, for good."""
+    def promise(self, promised: PromiseRecord) -> None:
+        """Replace the content of that file, durable on return. Blocks. Raises LogFailed, for good."""
         self._check_alive()
         try:
             self._promises.write(promised)
@@ -149,9 +152,9 @@ class SegmentLog:
 
     @classmethod
     def bootstrap(cls, directory: Path, hard_state: HardState, entries: Sequence[Entry]) -> None:
-        """Makes a log with its first content, durable on return.
+        """Create a log with its first content, durable on return.
 
-        Raises Conflict if one holds something already.
+        Raises Conflict if one exists with content.
         """
         log = cls.open(directory)
         try:
@@ -164,7 +167,7 @@ class SegmentLog:
     def append(
         self, hard_state: HardState | None, truncate_from: int | None, entries: Sequence[Entry], *, sync: bool
     ) -> None:
-        """Writes one batch: hard state, then the truncation, then entries that follow what is left. Blocks.
+        """Write one batch: hard state, then the truncation, then entries that follow the rest. Blocks.
 
         With `sync` it is durable on return, together with everything before. Raises LogFailed, for good.
         """
@@ -184,7 +187,7 @@ class SegmentLog:
             start = self._write_batch(hard_state, truncate_from, records, sync=sync)
             if (
                 promise is not None
-            ):  # behind the log, whose end may be lost: what is told of it is known here too
+            ):  # after the log, which may lose its end: the same promises are stored here
                 self._promises.keep(promise)
         except OSError as error:
             raise self._fail("written", error) from error
@@ -194,12 +197,13 @@ class SegmentLog:
             self._cache.add(entries)
 
     def _needs_segment(self, truncate_from: int | None, size_bytes: int) -> bool:
-        """True if the next segment must begin.
+        """Return True if the next segment must begin.
 
-        Either this one is full and the next one has room, or the batch voids entries of older ones: a header
-        has to say that.
+        Either this one is full and the next one has room, or the batch voids entries of older ones, which a
+        header has to say.
 
-        While the next one has none the last one takes what still fits on the disk: entries that free room.
+        While there is no room for the next one, the last one accepts what still fits on the disk: entries
+        that free room.
         """
         if truncate_from is not None and truncate_from < self._index.segments[-1].header.first_index:
             return True
@@ -212,7 +216,7 @@ class SegmentLog:
     def _write_batch(
         self, hard_state: HardState | None, truncate_from: int | None, records: list[bytes], *, sync: bool
     ) -> int:
-        """Writes a batch and returns the offset of its first entry record."""
+        """Write a batch and return the offset of its first entry record."""
         active = self._index.segments[-1]
         head = form.encode_batch_mark(active.header.marker, self._synced_bytes)
         if hard_state is not None:
@@ -229,7 +233,7 @@ class SegmentLog:
         return start + len(head)
 
     def _rotate(self, hard_state: HardState | None, last: int) -> None:
-        """Ends the segment, durable and without its preallocated tail. The next one begins after `last`."""
+        """End the segment, durable and without its preallocated tail. The next one begins after `last`."""
         active = self._index.segments[-1]
         active.file.truncate(self._position_bytes)
         active.file.sync()
@@ -248,10 +252,10 @@ class SegmentLog:
             self._index.truncate(truncate_from)
 
     def _make_segment(self, header: SegmentHeader, hard_state: HardState) -> Segment:
-        """Makes a segment and draws its marker.
+        """Create a segment with a random marker.
 
-        It gets its final name when header and hard state are durable: never torn. From the spare it needs no
-        room on the disk.
+        It gets its final name when header and hard state are durable, so it is never torn. If it is the spare
+        file, it needs no room on the disk.
         """
         header = replace(header, marker=self._draw_bytes(form.MARKER_BYTES))
         content = form.encode_header(header) + form.encode_hard_state(hard_state)
@@ -273,13 +277,13 @@ class SegmentLog:
 
     @property
     def is_spare_ready(self) -> bool:
-        """True if the next segment needs no room on the disk."""
+        """Return True if the next segment needs no room on the disk."""
         return self._spare is not None
 
     def prepare_spare(self) -> bool:
-        """Preallocates the file of the next segment. False if there is no room for it. Blocks.
+        """Preallocate the file of the next segment. Return False if there is no room for it. Blocks.
 
-        A restart gives it up, so that a start on a full disk has some room.
+        A restart deletes it, so that a start on a full disk has some room.
         """
         self._check_alive()
         if self._spare is not None:
@@ -303,10 +307,10 @@ class SegmentLog:
         return file
 
     def reset(self, hard_state: HardState, index: int, term: int) -> None:
-        """Begins the log anew after a snapshot that ends at `index`: what it held is void. Blocks.
+        """Restart the log after a snapshot that ends at `index`: its earlier content is void. Blocks.
 
-        Durable on return, and one step: after a crash there is the old log or the new one. An installation
-        that `promised` tells of has ended with it.
+        Durable on return, and one step: after a crash there is the old log or the new one. The installation
+        in `promised` has ended then.
         """
         self._check_alive()
         assert hard_state.term >= self._hard_state.term, f"term {hard_state.term} falls back"
@@ -325,19 +329,19 @@ class SegmentLog:
         except OSError as error:
             raise self._fail("written", error) from error
 
-    def forget(self, index: int) -> Forgotten:
-        """Drops the oldest segments that hold nothing above `index`, never the last, from the index alone.
+    def forget(self, index: int) -> ForgottenSegments:
+        """Remove the oldest segments without entries above `index`, never the last, from the index alone.
 
-        `first_index` may rise by that. Their files go by `discard`, in the order of these calls.
+        This may raise `first_index`. `discard` removes their files, in the order of these calls.
         """
         with self._lock:
-            forgotten = Forgotten(tuple(self._index.forget(index)))
+            forgotten = ForgottenSegments(tuple(self._index.forget(index)))
         if forgotten.segments:
             self._forgotten.append(forgotten)
         return forgotten
 
-    def discard(self, forgotten: Forgotten) -> None:
-        """Removes the files of what was forgotten. Blocks. Raises LogFailed."""
+    def discard(self, forgotten: ForgottenSegments) -> None:
+        """Remove the files of forgotten segments. Blocks. Raises LogFailed."""
         self._check_alive()
         if not forgotten.segments:
             return
@@ -349,7 +353,7 @@ class SegmentLog:
             raise self._fail("compacted", error) from error
 
     def _remove(self, segments: Sequence[Segment]) -> None:
-        """One by one, oldest first: a crash that kept an older file than it lost would look like a gap."""
+        """Remove one by one, oldest first: a lost file after an existing older one would look like a gap."""
         for each in segments:
             each.file.close()
         for each in segments:
@@ -362,7 +366,7 @@ class SegmentLog:
             return sum(each.size_bytes for each in self._index.segments[:-1]) + self._position_bytes
 
     def free_bytes(self) -> int:
-        """The room that is left on the log's disk. Raises OSError."""
+        """Return the free room on the log's disk. Raises OSError."""
         return self._directory.free_bytes()
 
     def first_index(self) -> int:
@@ -410,10 +414,11 @@ class SegmentLog:
             raise self._dead
 
     def close(self) -> None:
-        """Ends the log: a last mark vouches for what was written, and the lock is given back."""
+        """Close the log: a last mark confirms the written bytes, and the lock is released."""
         try:
             if self._dead is None and self._synced_bytes < self._position_bytes:
-                self.append(None, None, (), sync=True)  # a mark vouches for what was synced before it only
+                # A mark only confirms bytes that were synced before it.
+                self.append(None, None, (), sync=True)
             if self._dead is None:
                 self.append(None, None, (), sync=True)
         finally:
@@ -433,7 +438,7 @@ class SegmentLog:
 
 
 def _read(each: Segment, low: int, locations: Locations) -> list[Entry]:
-    """The entries from `low` on, that lie at these places of a segment. Raises LogDamaged or OSError."""
+    """Return the entries from `low` on at these places of a segment. Raises LogDamaged or OSError."""
     found: list[Entry] = []
     for start, size_bytes, offsets in _spans(locations):
         data = each.file.read(start, size_bytes)
@@ -447,7 +452,7 @@ def _read(each: Segment, low: int, locations: Locations) -> list[Entry]:
 
 
 def _spans(locations: Locations) -> list[tuple[int, int, list[int]]]:
-    """Joins records that lie close together into one read: (start, size in bytes, offsets of the records)."""
+    """Join records that are close together into one read: (start, size in bytes, offsets of the records)."""
     spans: list[tuple[int, int, list[int]]] = []
     for offset, size_bytes in locations:
         if spans and offset - (spans[-1][0] + spans[-1][1]) <= READ_GAP_BYTES_MAX:

@@ -20,10 +20,10 @@ Locations = list[tuple[int, int]]  # (offset, size in bytes) of records in one s
 
 @dataclass(slots=True)
 class Segment:
-    """One segment file and where its live entries are: those not truncated since.
+    """One segment file and the places of its live entries: those not truncated since.
 
-    `first` is the index of the first, and lies below the header's if a later segment voids all of this one.
-    `size_bytes` is where its records end, known once that is final.
+    `first` is the index of the first one; it is below the header's if a later segment voids all of this one.
+    `size_bytes` is the end of its records, known once that is final.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Segment:
     terms: "array[int]" = field(default_factory=lambda: array("Q"))
 
     def add(self, offset: int, size_bytes: int, term: int) -> None:
-        """The next entry of the log is in the record at `offset`."""
+        """Add the next entry of the log, whose record is at `offset`."""
         self.offsets.append(offset)
         self.sizes_bytes.append(size_bytes)
         self.terms.append(term)
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are no longer live."""
+        """Note that entries from `index` on are no longer live."""
         keep = max(index - self.first, 0)
         self.first = min(self.first, index)
         del self.offsets[keep:], self.sizes_bytes[keep:], self.terms[keep:]
@@ -69,23 +69,23 @@ class LogIndex:
 
     @property
     def first(self) -> int:
-        """The lowest index that the log can hold, given what was compacted."""
+        """Return the lowest index that the log can hold, after compaction."""
         return self.segments[0].header.first_index
 
     def begin(self, segment: Segment) -> None:
-        """Takes the next segment: all from its header's index on is void, if there is any."""
+        """Add the next segment: all entries from its header's index on are void, if there are any."""
         self.truncate(segment.header.first_index)
         self.segments.append(segment)
 
     def restart(self, segment: Segment) -> list[Segment]:
-        """Makes this segment the only one. Returns those before, which are void."""
+        """Make this segment the only one. Return the earlier ones, which are void."""
         void = self.segments
         self.segments = [segment]
         self.last = segment.header.first_index - 1
         return void
 
     def add(self, entries: Sequence[Entry], records: Sequence[bytes], offset: int) -> None:
-        """The next entries, whose records lie one after another in the last segment."""
+        """Add entries whose records follow one another in the last segment."""
         each = self.segments[-1]
         sizes_bytes = [len(record) for record in records]
         each.offsets.extend(accumulate(sizes_bytes[:-1], initial=offset) if entries else ())
@@ -94,7 +94,7 @@ class LogIndex:
         self.last += len(entries)
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are void."""
+        """Note that entries from `index` on are void."""
         if index > self.last:
             return
         for each in reversed(self.segments):
@@ -104,23 +104,23 @@ class LogIndex:
         self.last = index - 1
 
     def term(self, index: int) -> int:
-        """The term of an entry held, or of the one before the first."""
+        """Return the term of an entry, or of the one before the first."""
         if index == self.first - 1:
             return self.segments[0].header.previous_term
         each = self.find(index)
         return each.terms[index - each.first]
 
     def find(self, index: int) -> Segment:
-        """The segment that holds an entry."""
+        """Return the segment of an entry."""
         assert self.first <= index <= self.last, f"index {index} is not in the log"
-        # Of segments that start at the same index all but the last were truncated to nothing.
+        # Of segments that start at the same index, only the last has entries.
         return self.segments[bisect_right(self.segments, index, key=lambda each: each.first) - 1]
 
     def forget(self, index: int) -> list[Segment]:
-        """Drops the oldest segments of which no entry above `index` is live, never the last. Returns them.
+        """Remove the oldest segments without live entries above `index`, never the last. Return them.
 
-        A segment that a later one voids starts where that one does, and so never becomes the first: its
-        header tells of entries that are gone.
+        A segment that a later one voids starts at the same index, and so never becomes the first: its header
+        refers to entries that are gone.
         """
         keep = max(bisect_right(self.segments, index + 1, key=lambda each: each.first) - 1, 0)
         void, self.segments = self.segments[:keep], self.segments[keep:]

@@ -1,10 +1,10 @@
 """Recover the log's files after any crash: the index, the hard state, and the end for new writes.
 
-Rules: the newest base segment begins the log and older files are void. A missing beginning is compaction, a
-gap is damage. A torn tail is cut in the last segment alone; elsewhere a record that does not check is damage.
-What this start relies on is durable when it returns, for the process before may have died before its sync.
-That sync may even have failed: then the kernel shows what never reached the disk, and takes it for written.
-So all that no batch says to have been synced is written once more.
+The newest base segment begins the log and older files are void. A missing beginning is compaction, a gap is
+damage. A torn tail is cut only in the last segment; elsewhere an invalid record is damage. Everything that
+this start relies on is durable when it returns, as the previous process may have died before its sync. That
+sync may even have failed: then the kernel returns bytes that never reached the disk, and considers them
+written. So all bytes that no batch declares as synced are written once more.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from runtime.disk import NO_ROOM_ERRORS
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The result of recovery in addition to the index.
 
-    `end_bytes`: where the next record goes in the last segment, of which `synced_bytes` are known to have
-    been synced.
+    `end_bytes`: the position of the next record in the last segment; `synced_bytes` of these are known to
+    have been synced.
     """
 
     hard_state: HardState
@@ -30,14 +30,14 @@ class Recovered:
     synced_bytes: int = form.HEADER_BYTES
 
 
-def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> Recovered:
-    """Fills `index`, which stays empty if there is no log yet, and removes the files that are void.
+def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> RecoveredLog:
+    """Fill `index`, which stays empty if there is no log yet, and remove void files.
 
-    The last segment is cut to what is intact and preallocated again to `segment_bytes`. Raises LogDamaged or
-    OSError; damage leaves every file as it was.
+    The last segment is cut to its intact part and preallocated again to `segment_bytes`. Raises LogDamaged or
+    OSError; after damage every file is unchanged.
     """
     names = directory.names()
-    recovered = Recovered(HardState(), 0)
+    recovered = RecoveredLog(HardState(), 0)
     opened: list[Segment] = []
     try:
         _open_since_base(directory, [name for name in names if name.endswith(form.SEGMENT_SUFFIX)], opened)
@@ -59,12 +59,13 @@ def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> Recove
     for name in names:
         if name.endswith((form.SEGMENT_SUFFIX, form.UNFINISHED_SUFFIX)) and name not in live:
             directory.remove(name)
-            directory.sync()  # oldest first, each: a crash that kept an older file than it lost left a gap
+            # Each, oldest first: a lost file after an existing older one would look like a gap.
+            directory.sync()
     return recovered
 
 
 def _open_since_base(directory: Directory, names: list[str], opened: list[Segment]) -> None:
-    """Opens the segments from the newest back to the newest base, or all."""
+    """Open the segments from the newest back to the newest base, or all."""
     for name in reversed(names):
         file = directory.open(name)
         path = directory.path(name)
@@ -80,7 +81,7 @@ def _open_since_base(directory: Directory, names: list[str], opened: list[Segmen
 
 
 def _follow(index: LogIndex, each: Segment) -> None:
-    """Takes the next segment into the index, if it can be the next."""
+    """Add the next segment to the index, if it can be the next."""
     header = each.header
     if not index.segments:
         index.restart(each)
@@ -88,7 +89,7 @@ def _follow(index: LogIndex, each: Segment) -> None:
     if header.sequence != index.segments[-1].header.sequence + 1 or header.first_index > index.last + 1:
         what = "the segment does not follow the one before; a file is missing or was added"
         raise LogDamaged(each.path, 0, what)
-    if header.first_index <= index.first:  # a crash in the middle of a compaction left what this one voids
+    if header.first_index <= index.first:  # this one voids what a crash during compaction left
         index.restart(each)
         return
     if header.previous_term != index.term(header.first_index - 1):
@@ -96,8 +97,8 @@ def _follow(index: LogIndex, each: Segment) -> None:
     index.begin(each)
 
 
-def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bool) -> None:
-    """Reads the records of the last segment in the index."""
+def _replay(index: LogIndex, each: Segment, recovered: RecoveredLog, *, is_last: bool) -> None:
+    """Read the records of the last segment in the index."""
     data = each.file.read(0, each.file.size_bytes())
     end = recovered.synced_bytes = form.HEADER_BYTES
     for record in form.read_records(data, end):
@@ -113,8 +114,8 @@ def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bo
     each.size_bytes = recovered.end_bytes = end
 
 
-def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recovered: Recovered) -> bool:
-    """False if the record makes no sense where it is."""
+def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recovered: RecoveredLog) -> bool:
+    """Apply a record; return False if it is impossible at its place."""
     match record.kind:
         case RecordKind.BATCH:
             recovered.synced_bytes = form.synced_bytes(record)
@@ -139,8 +140,8 @@ def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recov
     return False
 
 
-def _settle_tail(file: File, found: Recovered, segment_bytes: int) -> None:
-    """Makes what was found durable. Without room for the rest of the segment reads can go on all the same."""
+def _settle_tail(file: File, found: RecoveredLog, segment_bytes: int) -> None:
+    """Make the found content durable. Reads also work without room for the rest of the segment."""
     try:
         file.allocate(max(segment_bytes, found.end_bytes))
     except OSError as error:

@@ -32,10 +32,10 @@ class StateLost(Internal):
 
 
 def recover(log: SegmentLog, store: Store) -> str:
-    """Makes log and database agree. What was lost, as a sentence for the operator; "" for nothing.
+    """Make log and database agree. Return a sentence for the operator about a loss, "" without one.
 
-    Raises StateDamaged if the log no longer holds what the database lacks: that is got from others. StateLost
-    if the log was lost together with what tells up to which term.
+    Raises StateDamaged if the log no longer has entries that the database lacks, which other members have.
+    Raises StateLost if the log was lost together with the promises.
     """
     index, term = store.applied()
     known, promised = log.hard_state, log.promised
@@ -54,7 +54,7 @@ def recover(log: SegmentLog, store: Store) -> str:
     is_behind = index > log.last_index() or log.term(index) != term
     lost = ""
     if is_behind:
-        store.checkpoint()  # the log is going to begin behind it
+        store.checkpoint()  # the log is going to begin after it
     if promised.is_ahead_of(known):
         lost = f"it knows term {known.term}, but something was promised in term {promised.term}"
     elif is_behind and promised.installing != (index, term):
@@ -69,10 +69,11 @@ def recover(log: SegmentLog, store: Store) -> str:
 
 
 def _forgotten(log: SegmentLog, index: int, term: int, what: str, *, is_behind: bool) -> str:
-    """Goes on in a term of which nothing can have been forgotten, and notes up to which one all was."""
+    """Continue in a term without forgotten promises, and record the last term that may have some."""
     known, promised = log.hard_state, log.promised
     lost_term = max(known.term, promised.term, promised.lost_term, term)
-    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))  # before the log forgets why
+    # Before the log forgets the reason.
+    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))
     if log.promised.lost_term != lost_term:
         raise StateLost(
             f"The log has lost its end: {what}. The disk has no room to record that. Free some space."
@@ -90,7 +91,7 @@ def _forgotten(log: SegmentLog, index: int, term: int, what: str, *, is_behind: 
 
 
 def _settle(log: SegmentLog) -> None:
-    """Promise what the log holds, and no installation any more."""
+    """Promise the term and vote of the log, without an installation."""
     hard_state = log.hard_state
     settled = replace(log.promised, term=hard_state.term, vote=hard_state.vote, installing=(0, 0))
     if settled != log.promised:

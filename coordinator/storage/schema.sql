@@ -198,6 +198,7 @@ CREATE INDEX IF NOT EXISTS files_by_owner ON files (kind, owner_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_kind ON files (kind, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket ON files (bucket_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket_owner ON files (bucket_id, owner_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_name ON files (bucket_id, filename, sequence);
 CREATE INDEX IF NOT EXISTS files_by_due ON files (due_at_ms, sequence DESC) WHERE due_at_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS files_by_blob ON files (blob_sha256);
 

@@ -2,20 +2,20 @@
 
 A segment is a header (magic, version, flags, sequence, the index that comes next in the log, the term before
 it, a random marker, CRC), then records: CRC-32, payload length, kind, payload; all numbers little-endian. The
-CRC covers all that follows it. Each write is one batch: a BATCH record, then HARD_STATE, TRUNCATE and ENTRY
+CRC covers everything behind it. Each write is one batch: a BATCH record, then HARD_STATE, TRUNCATE and ENTRY
 records, in this order. The BATCH record names the offset up to which this segment was synced before the batch
 was written.
 
-A segment voids all entries from its header's index on that older segments hold, and one with the flag BASE
-voids all older segments: the log begins anew there, after a snapshot. So each segment has all that it needs
-to be the first, and no record in it speaks of what lies before it.
+A segment voids all entries of older segments from its header's index on. One with the flag BASE voids all
+older segments: the log begins there again, after a snapshot. So each segment can be the first one, and no
+record in it depends on earlier segments.
 
-Tear or damage: the first record that does not check, at some offset, is the torn end of a write that was
-never synced, unless an intact BATCH record further on says that more than this offset had been synced: then
-it is damage, and nothing is guessed. Pages of an unsynced write may reach the disk in any order, so intact
-records behind a bad one alone prove nothing. The marker is random, so that no entry's data can pass for a
-BATCH record. Damage in the last batch ever written can not be told from a tear by anyone; therefore a log
-that is opened or closed ends in an empty batch, which vouches for all before it.
+Tear or damage: the first invalid record, at some offset, is the torn end of a write that was never synced,
+unless an intact BATCH record behind it says that more than this offset had been synced. Then it is damage,
+and nothing is guessed. Pages of an unsynced write may reach the disk in any order, so intact records behind a
+bad one alone prove nothing. The marker is random, so that no entry's data can pass for a BATCH record. Damage
+in the last batch ever written cannot be distinguished from a tear; therefore a log that is opened or closed
+ends in an empty batch, which confirms all before it.
 """
 
 import struct
@@ -31,12 +31,12 @@ from coordinator.raft.messages import Entry, EntryKind, HardState
 MAGIC = b"FSTRLOG\n"
 VERSION = 1
 SEGMENT_SUFFIX = ".log"
-UNFINISHED_SUFFIX = ".new"  # no part of the log yet, and removed at start
+UNFINISHED_SUFFIX = ".new"  # not yet part of the log, and removed at start
 MARKER_BYTES = 8
 _HEADER = struct.Struct(f"<8sIIQQQ{MARKER_BYTES}sI")
 HEADER_BYTES = _HEADER.size
 _RECORD = struct.Struct("<IIB")  # CRC, payload length, kind
-_RECORD_HEAD = struct.Struct("<IB")  # what the CRC covers of it
+_RECORD_HEAD = struct.Struct("<IB")  # the part of it that the CRC covers
 _CRC = struct.Struct("<I")
 _ENTRY = struct.Struct("<QQB")  # index, term, kind; the data follows
 _ENTRY_HEAD = struct.Struct("<IBQQB")  # record head and entry head in one
@@ -46,7 +46,7 @@ _BATCH = struct.Struct(f"<{MARKER_BYTES}sQ")
 
 
 class LogDamaged(Internal):
-    """The log on this member's disk is not what was written. The process must not run on it."""
+    """The log on this member's disk is not what was written. The process must not use it."""
 
     def __init__(self, path: Path, offset: int, what: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class LogDamaged(Internal):
 class RecordKind(IntEnum):
     """The kind of a record.
 
-    The numbers are the disk format and never change; 0 is what a preallocated tail holds.
+    The numbers are the disk format and never change; a preallocated tail has 0.
     """
 
     BATCH = 1
@@ -95,7 +95,7 @@ def segment_name(sequence: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One intact record: where it starts, its payload, and where the next one starts."""
+    """One intact record: its start, its payload, and the start of the next one."""
 
     offset: int
     kind: int
@@ -104,14 +104,14 @@ class Record:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The bytes at the start of a segment file."""
+    """Return the bytes at the start of a segment file."""
     numbers = (header.sequence, header.first_index, header.previous_term, header.marker)
     body = _HEADER.pack(MAGIC, VERSION, header.flags, *numbers, 0)[: -_CRC.size]
     return body + _CRC.pack(zlib.crc32(body))
 
 
 def decode_header(data: bytes, path: Path) -> SegmentHeader:
-    """Reads a header; raises LogDamaged.
+    """Decode a header; raise LogDamaged.
 
     A segment gets its name only after its header was synced, so no tear is possible.
     """
@@ -135,30 +135,30 @@ def _encode_record(kind: RecordKind, payload: bytes) -> bytes:
 
 
 def encode_batch_mark(marker: bytes, synced_bytes: int) -> bytes:
-    """The first record of a batch; `synced_bytes` of this segment are known to be on the disk."""
+    """Return the first record of a batch; `synced_bytes` of this segment are known to be on the disk."""
     return _encode_record(RecordKind.BATCH, _BATCH.pack(marker, synced_bytes))
 
 
 def encode_hard_state(hard_state: HardState) -> bytes:
-    """A HARD_STATE record."""
+    """Return a HARD_STATE record."""
     payload = _HARD_STATE.pack(hard_state.term, hard_state.commit) + hard_state.vote.encode()
     return _encode_record(RecordKind.HARD_STATE, payload)
 
 
 def encode_truncate(index: int) -> bytes:
-    """A TRUNCATE record: entries from `index` on are void."""
+    """Return a TRUNCATE record: entries from `index` on are void."""
     return _encode_record(RecordKind.TRUNCATE, _TRUNCATE.pack(index))
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An ENTRY record: heads, then the entry's data."""
+    """Return an ENTRY record: heads, then the entry's data."""
     data = entry.data
     head = _ENTRY_HEAD.pack(_ENTRY.size + len(data), RecordKind.ENTRY, entry.index, entry.term, entry.kind)
     return _CRC.pack(zlib.crc32(data, zlib.crc32(head))) + head + data
 
 
 def decode_hard_state(payload: bytes) -> HardState | None:
-    """The hard state of an intact record, None if it makes no sense."""
+    """Return the hard state of an intact record, None if it is impossible."""
     if len(payload) < _HARD_STATE.size:
         return None
     term, commit = _HARD_STATE.unpack_from(payload)
@@ -169,13 +169,13 @@ def decode_hard_state(payload: bytes) -> HardState | None:
 
 
 def decode_truncate(payload: bytes) -> int | None:
-    """The index of an intact TRUNCATE record, None if it makes no sense."""
+    """Return the index of an intact TRUNCATE record, None if it is impossible."""
     index: int | None = _TRUNCATE.unpack(payload)[0] if len(payload) == _TRUNCATE.size else None
     return index
 
 
 def decode_entry(payload: bytes) -> Entry | None:
-    """The entry of an intact record, None if it makes no sense."""
+    """Return the entry of an intact record, None if it is impossible."""
     if len(payload) < _ENTRY.size:
         return None
     index, term, kind = _ENTRY.unpack_from(payload)
@@ -186,7 +186,7 @@ def decode_entry(payload: bytes) -> Entry | None:
 
 
 def read_record(data: bytes, offset: int) -> Record | None:
-    """The record at `offset`, None if there is no intact one."""
+    """Return the record at `offset`, None if there is no intact one."""
     if offset + _RECORD.size > len(data):
         return None
     crc, payload_bytes, kind = _RECORD.unpack_from(data, offset)
@@ -200,7 +200,7 @@ def read_record(data: bytes, offset: int) -> Record | None:
 
 
 def read_records(data: bytes, offset: int) -> Iterator[Record]:
-    """All intact records from `offset` to the first that does not check, or the end."""
+    """Yield all intact records from `offset` to the first invalid one, or the end."""
     record = read_record(data, offset)
     while record is not None:
         yield record
@@ -208,7 +208,7 @@ def read_records(data: bytes, offset: int) -> Iterator[Record]:
 
 
 def is_damage(data: bytes, offset: int, marker: bytes) -> bool:
-    """True if the bad record at `offset` had been synced, as an intact BATCH record further on testifies."""
+    """Return True if the bad record at `offset` had been synced, as a later intact BATCH record shows."""
     found = data.find(marker, offset)
     while found >= 0:
         record = read_record(data, found - _RECORD.size) if found >= offset + _RECORD.size else None

@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 def write_origin(path: Path, origin: str) -> None:
-    """Durable on return."""
+    """Write the origin, durable on return."""
     write_durable(path, sealed(origin))
 
 
 def read_origin(path: Path) -> str:
-    """UNKNOWN for what cannot be read: it may be a copy, and does not count as a witness."""
+    """Return the origin; UNKNOWN if unreadable: the state may be a copy, and is no witness then."""
     try:
         return unsealed(path.read_bytes(), str)
     except FileNotFoundError:

@@ -1,6 +1,4 @@
-"""The snapshot files of one member: the one that it offers, and the one that it fetches.
-
-This module also installs the latter as the state.
+"""The snapshot files of one member: the one that it offers, and the one that it fetches and installs.
 
 Blocking, real files. A snapshot is a copy of the database, named by the last log entry in it, with a note
 that has its size and digest. The note is written first, so a snapshot with its final name is complete.
@@ -30,7 +28,7 @@ from ca.errors import InsufficientStorage, Internal, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, sync_file, write_durable
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Pinned, examine
+from coordinator.storage.pinned_state import PinnedState, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, flaw_in
@@ -43,8 +41,9 @@ from runtime.stopping import NEVER, Stop
 
 MAKING_NAME = "making"
 CHUNK_BYTES_MAX = 1 << 20
-SNAPSHOT_BYTES_MAX = 1 << 40  # a terabyte: far beyond any state that SQLite would serve well
-SNAPSHOT_RESERVE_BYTES = 256 << 20  # left free for the log and the database when a snapshot comes or is made
+SNAPSHOT_BYTES_MAX = 1 << 40  # a terabyte: far beyond any state that SQLite can serve well
+# Left free for the log and the database while a snapshot is received or made.
+SNAPSHOT_RESERVE_BYTES = 256 << 20
 
 SizeBytes = Annotated[int, Meta(ge=1, le=SNAPSHOT_BYTES_MAX)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -66,7 +65,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     crc: Annotated[int, Meta(ge=0, lt=2**32)]
     data: Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES_MAX)]
     content: str = ""  # the digest of all its rows
-    origin: str = ""  # whose state it is; "" when a majority vouched for it
+    origin: str = ""  # the source of the state; "" if a majority confirmed it
 
 
 class _Note(Struct, frozen=True, kw_only=True):
@@ -80,8 +79,8 @@ class _Note(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A snapshot not handed out yet. `content`: the digest of all its rows; `sha256`: that of its bytes."""
+class UnpublishedSnapshot:
+    """A snapshot that is not published yet. `content`: the digest of its rows; `sha256`: of its bytes."""
 
     meta: SnapshotMeta
     content: str
@@ -93,7 +92,7 @@ class SnapshotDisk:
     """The steps of an installation, so that a test can stop at any of them."""
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, in place of what is there."""
+        """Rename a file, in place of an existing one."""
         source.replace(target)
 
     def remove(self, path: Path) -> None:
@@ -105,8 +104,8 @@ class SnapshotDisk:
         sync_directory(directory)
 
 
-class Incoming:
-    """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
+class IncomingSnapshot:
+    """A snapshot that is received in parts, each at `offset`. One fetcher at a time."""
 
     def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
         self._meta = meta
@@ -116,7 +115,7 @@ class Incoming:
         self._note_path = directory / f"{_name(meta)}.part.json"
         self._verified_path = directory / f"{_name(meta)}.verified"
         self._note: _Note | None = None
-        self.offset = 0  # where the next part begins
+        self.offset = 0  # the position of the next part
         if self._verified_path.exists():
             self.offset = self._verified_path.stat().st_size
             return
@@ -127,16 +126,15 @@ class Incoming:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte is here; `finish` tells whether they are the right ones."""
+        """Return whether every byte is here; `finish` verifies them."""
         return self._is_verified or (self._note is not None and self.offset == self._note.size_bytes)
 
     def add(self, chunk: Chunk) -> None:
         """Append a part.
 
-        Raises InvalidRequest for one that is damaged or is not the next; nothing changes then.
-
-        Except for a part of another file under the same name: what is here is given up, `offset` is 0 again,
-        and the next parts may come from there. Raises InsufficientStorage when the file has no room.
+        Raises InvalidRequest for a damaged part, or one that is not the next; nothing changes then. But if
+        the part belongs to another file with the same name, the received bytes are dropped, `offset` is 0
+        again, and the next parts may come from there. Raises InsufficientStorage if the file has no room.
         """
         if (chunk.index, chunk.term) != (self._meta.index, self._meta.term):
             raise InvalidRequest(f"snapshot: {chunk.index}-{chunk.term} is not {_name(self._meta)}.")
@@ -162,15 +160,14 @@ class Incoming:
         self.offset += len(chunk.data)
 
     def finish(self, stop: Stop = NEVER) -> None:
-        """Verify what came.
+        """Verify the received file.
 
-        Raises InvalidRequest, and removes it all, unless it is the snapshot that was asked; OSError, and
-        removes it too, when the disk refuses; WorkStopped, and removes nothing.
-
-        Afterwards it is durable and waits for SnapshotStore.install.
+        Raises InvalidRequest, and removes it all, unless it is the requested snapshot; OSError, and removes
+        it too, if the disk refuses; WorkStopped, and removes nothing. Afterwards it is durable and waits for
+        SnapshotStore.install.
         """
         if self._is_verified:
-            sync_directory(self._path.parent)  # the attempt before may have failed there
+            sync_directory(self._path.parent)  # the previous attempt may have failed there
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
@@ -193,14 +190,14 @@ class Incoming:
         try:
             sync_file(self._path)
         except OSError:
-            self.restart()  # the same bytes would seem to be durable at the next try
+            self.restart()  # the same bytes would seem to be durable at the next attempt
             raise
         write_origin(self._origin_path, self._note.origin)
-        self._path.replace(self._verified_path)  # its note stays: what is installed is looked at once more
+        self._path.replace(self._verified_path)  # its note stays, as the installed file is verified again
         sync_directory(self._path.parent)
 
     def restart(self) -> None:
-        """Give up what has come."""
+        """Drop the received bytes."""
         self._note_path.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._note = None
@@ -216,7 +213,7 @@ class Incoming:
         return self._verified_path.exists()
 
     def _begin(self, note: _Note) -> None:
-        self._path.unlink(missing_ok=True)  # first: a file without its note has room for this one
+        self._path.unlink(missing_ok=True)  # first: a file without its note leaves room for this one
         _check_room(self._path.parent, note.size_bytes)
         write_durable(self._note_path, sealed(note), mode=SECRET_MODE)
         reserve_secret(self._path)
@@ -224,7 +221,7 @@ class Incoming:
 
 
 class SnapshotStore:
-    """`directory` holds what is handed out and what comes; `state_path` is the database of this member."""
+    """`directory` has the offered and the received snapshot; `state_path` is the database of this member."""
 
     def __init__(self, directory: Path, state_path: Path, *, disk: SnapshotDisk | None = None) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -235,25 +232,25 @@ class SnapshotStore:
         self._disk = disk or SnapshotDisk()
         self._outgoing: _Note | None = None
         self._origin = read_origin(self._origin_path)
-        self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
-        (directory / MAKING_NAME).unlink(missing_ok=True)  # what a crash in the middle of it left
+        self.served_at_s = float("-inf")  # when a part was last fetched, by the monotonic clock
+        (directory / MAKING_NAME).unlink(missing_ok=True)  # the remains of a crash
         for path in sorted(directory.glob("*.snapshot")):
             note = _read_note(path.with_suffix(".json"))
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
 
-    def pin(self, file: PageSums | None = None) -> Pinned:
-        """The state as it is now. Raises sqlite3.Error. `file` as in Pinned."""
-        return Pinned(self._state_path, file)
+    def pin(self, file: PageSums | None = None) -> PinnedState:
+        """Pin the present state. Raises sqlite3.Error. `file` as in Pinned."""
+        return PinnedState(self._state_path, file)
 
     def flaw(self) -> str:
         """Return the structural fault of the state, which is in use; "" for none. See flaw_in."""
         return flaw_in(self._state_path, at_rest=False)
 
-    def make(self, pinned: Pinned, stop: Stop = NEVER) -> Made:
-        """Write the state as a snapshot, which `publish` then hands out: seconds to minutes. Closes `pinned`.
+    def make(self, pinned: PinnedState, stop: Stop = NEVER) -> UnpublishedSnapshot:
+        """Write the state as a snapshot for `publish`, which takes seconds to minutes. Closes `pinned`.
 
-        Raises InsufficientStorage, OSError, WorkStopped, and StateDamaged when the copy is no sound database.
+        Raises InsufficientStorage, OSError, WorkStopped, and StateDamaged if the copy is no sound database.
         """
         making = self._directory / MAKING_NAME
         try:
@@ -270,15 +267,15 @@ class SnapshotStore:
             meta = describe(making)
             if meta.index != pinned.index:
                 raise Internal(f"The copy of the state at {pinned.index} holds {_name(meta)}.")
-            return Made(meta, found.content, found.sha256)
+            return UnpublishedSnapshot(meta, found.content, found.sha256)
         except DATABASE_ERRORS as error:
             raise damage_in(error) or error from error
 
-    def publish(self, made: Made, *, origin: str) -> SnapshotMeta:
-        """Hand out what `make` has made, in place of the one before. `origin` as in Chunk."""
+    def publish(self, made: UnpublishedSnapshot, *, origin: str) -> SnapshotMeta:
+        """Offer a snapshot from `make`, in place of the earlier one. `origin` as in Chunk."""
         meta, making = made.meta, self._directory / MAKING_NAME
         if meta == self.newest():
-            making.unlink()  # the one that is there may be on its way to somebody, in other bytes
+            making.unlink()  # the existing one may be in transfer, with other bytes
             return meta
         note = _Note(
             meta=meta,
@@ -299,21 +296,21 @@ class SnapshotStore:
         """Return the source of this member's state; see `coordinator.storage.snapshot_origins`."""
         return self._origin
 
-    def vouched(self) -> None:
-        """A majority has the same state as this member: it is its own from now on."""
+    def note_confirmed(self) -> None:
+        """Note that a majority has the same state as this member: it is its own from now on."""
         self._origin = ""
         self._disk.remove(self._origin_path)
         self._disk.sync(self._state_path.parent)
 
     def newest(self) -> SnapshotMeta | None:
-        """The snapshot that is there to hand out."""
+        """Return the snapshot that can be offered."""
         return None if self._outgoing is None else self._outgoing.meta
 
     def chunk(self, index: int, term: int, offset: int) -> Chunk:
-        """A part of the snapshot of this entry. Raises NotFound when it is gone.
+        """Return a part of the snapshot of this entry. Raises NotFound if it is gone.
 
-        Who asks for what lies behind its end has a part of another file: the first part shows that, by its
-        digest.
+        A request beyond its end comes from a member with a part of another file: it gets the first part,
+        whose digest shows that.
         """
         self.served_at_s = time.monotonic()
         note = self._outgoing
@@ -339,24 +336,22 @@ class SnapshotStore:
         )
 
     def forget_outgoing(self) -> None:
-        """Nobody needs the snapshot any more."""
+        """Delete the offered snapshot, as no member needs it."""
         self._outgoing = None
         self._remove_outgoing(but="")
 
-    def incoming(self, meta: SnapshotMeta, source: str = "") -> Incoming:
-        """Begin to fetch a snapshot, or go on with what has come of it; what came of others is removed."""
+    def incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
+        """Begin or resume fetching a snapshot; remove the received parts of others."""
         for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
             for path in sorted(self._directory.glob(pattern)):
                 if path.name.split(".")[0] != _name(meta):
                     path.unlink()
-        return Incoming(self._directory, meta, source)
+        return IncomingSnapshot(self._directory, meta, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
-        """Make the snapshot that `Incoming.finish` verified the database of `store`.
+        """Make the snapshot that `Incoming.finish` verified the database of `store`, which must not be used.
 
-        Nobody uses that meanwhile.
-
-        From the first step on it is decided: what a crash leaves, `recover` finishes at the next start.
+        The first step decides it: after a crash, `recover` finishes at the next start.
         """
         self.place(meta)
         store.close()
@@ -367,7 +362,7 @@ class SnapshotStore:
 
     def place(self, meta: SnapshotMeta) -> None:
         """Decide that the verified snapshot becomes the database: `recover` puts it there."""
-        # First: a state of one's own that is taken for a copy only witnesses less.
+        # First: an own state that counts as a copy only confirms less.
         with suppress(FileNotFoundError):  # here before a crash
             self._disk.replace(self._directory / f"{_name(meta)}.origin", self._origin_path)
             self._disk.sync(self._state_path.parent)
@@ -376,7 +371,7 @@ class SnapshotStore:
         if (note := _read_note(note_path)) is not None:
             write_durable(digest_path, f"{note.sha256}  {self._intent_path.name}\n".encode(), SECRET_MODE)
         else:
-            digest_path.unlink(missing_ok=True)  # of an installation before
+            digest_path.unlink(missing_ok=True)  # of an earlier installation
         self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
         self._disk.sync(self._state_path.parent)
         self._disk.sync(self._directory)
@@ -413,7 +408,7 @@ class SnapshotStore:
         """Finish an interrupted installation that `unfinished` found, before the database is opened."""
         if not self._intent_path.exists():
             return
-        # Durable before the rename: with the new database, the old WAL would be taken for its own.
+        # Durable before the rename: otherwise the new database would use the old WAL.
         self._disk.remove(self._sidecar("-wal"))
         self._disk.remove(self._sidecar("-shm"))
         self._disk.remove(self._sidecar(SUMS))
@@ -426,7 +421,7 @@ class SnapshotStore:
         return self._state_path.with_name(self._state_path.name + ending)
 
     def _remove_outgoing(self, *, but: str) -> None:
-        # The snapshot first, also after a power cut: a note alone is nothing.
+        # The snapshot first, also after a power cut: a note alone is harmless.
         for ending in (".snapshot", ".json"):
             found = [path for path in self._directory.glob(f"*{ending}") if path.stem != but]
             void = [path for path in sorted(found) if not path.name.endswith(".part.json")]
@@ -466,7 +461,7 @@ def _name(meta: SnapshotMeta) -> str:
 
 
 def _is_sound(chunk: Chunk) -> bool:
-    """Checked here too: a chunk need not come from a decoder, which holds these bounds."""
+    """Check the bounds of a chunk, which need not come from a decoder."""
     return (
         0 < chunk.size_bytes <= SNAPSHOT_BYTES_MAX
         and 0 < len(chunk.data) <= CHUNK_BYTES_MAX

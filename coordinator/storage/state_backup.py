@@ -1,7 +1,8 @@
 """Copies of a live database: consistent, throttled, durable. Blocking, for a thread.
 
-By SQLite's backup API; or, of a state that lies whole in the file and is pinned there, as a plain file, which
-takes less than half of the time: so long the WAL grows (`coordinator.storage.pinned_state`).
+A copy uses SQLite's backup API. If the state is complete in the file and pinned there, it is copied as a
+plain file, which takes less than half of the time. The WAL grows meanwhile
+(`coordinator.storage.pinned_state`).
 """
 
 import os
@@ -14,20 +15,20 @@ from ca.secretfiles import sync_directory
 from coordinator.storage.page_sums import PageSums
 from runtime.stopping import NEVER, Stop
 
-PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
+PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and leaves the disk to others
 PAGES_AT_ONCE = 256  # 1 MiB
-SENT_AT_ONCE = 4 << 20  # bytes of a plain file: no checkpoint begins meanwhile, for some milliseconds
-_SYNC_STEPS = 16  # what waits for the disk stays small: other files are synced on it meanwhile
-_SYNC_SENT = 4  # likewise
+SENT_AT_ONCE = 4 << 20  # bytes of a plain file: for these milliseconds no checkpoint begins
+_SYNC_STEPS = 16  # keeps the pending writes small, as other files are synced meanwhile
+_SYNC_SENT = 4  # the same for a plain file
 _FORMAT_AT, _NO_WAL = 18, b"\x01\x01"  # https://www.sqlite.org/fileformat.html, section 1.3.3
 
 
 def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER) -> None:
-    """A consistent copy of a database that others may be changing, in place of what `target` holds, durable.
+    """Copy a database consistently while others may change it, in place of `target`, durable.
 
-    All in one read transaction: with it open, what others commit neither shows nor makes the copy begin again
-    (https://www.sqlite.org/c3ref/backup_finish.html), so the copy ends however many changes come. The WAL
-    grows meanwhile. The copy is one file, not in WAL mode. Leaves nothing there when it fails, or is stopped.
+    All in one read transaction. While it is open, commits of others are invisible and do not restart the copy
+    (https://www.sqlite.org/c3ref/backup_finish.html), so the copy ends even under many changes. The WAL grows
+    meanwhile. The copy is one file, not in WAL mode. A failed or stopped copy is removed.
     """
     with closing(
         sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
@@ -58,13 +59,13 @@ def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S, stop
             if steps % _SYNC_SENT == 0:
                 os.fdatasync(descriptor)
             stop.rest(pause_s)
-        # The copy says WAL, as the original does. To have SQLite change that would make a WAL beside it.
+        # The copy says WAL, as the original does. If SQLite changed that, it would create a WAL next to it.
         os.pwrite(descriptor, _NO_WAL, _FORMAT_AT)
 
 
 @contextmanager
 def _made(target: Path) -> Iterator[int]:
-    """A new file, durable at the end; none is left when something fails."""
+    """Yield a new file, durable at the end; remove it after a failure."""
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor
@@ -90,7 +91,7 @@ def _copy(live: sqlite3.Connection, target: Path, descriptor: int, rest: Callabl
             rest()
 
     with closing(sqlite3.connect(target, isolation_level=None)) as copied:
-        # A copy that fails is thrown away, so it needs no journal; it is synced as a whole.
+        # A failed copy is deleted, so it needs no journal; it is synced as a whole.
         copied.execute("PRAGMA journal_mode = OFF")
         copied.execute("PRAGMA synchronous = OFF")
         live.backup(copied, pages=PAGES_AT_ONCE, progress=after_step)

@@ -1,7 +1,7 @@
-"""Damage of a database, as SQLite reports it. Shared by the store, its checks, and what ends the process.
+"""Damage of a database, as SQLite reports it. Shared by the store, its checks, and the end of the process.
 
-Whoever reads the state and finds that ends the process: what was read before may have been wrong already, and
-the other coordinators have the same state whole.
+If a read of the state finds damage, the process ends: earlier reads may have been wrong already, and the
+other coordinators have the same state intact.
 """
 
 import sqlite3
@@ -11,7 +11,7 @@ from typing import Final
 
 from ca.errors import Internal, Unavailable
 
-# UnicodeDecodeError: of the sqlite3 module, when a message of SQLite names a damaged part of the schema.
+# The sqlite3 module raises UnicodeDecodeError if a message of SQLite names a damaged part of the schema.
 DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 _PRIMARY: Final = 0xFF  # an extended code has the primary one in its lowest byte
 _CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -39,7 +39,7 @@ def damage_in(error: BaseException) -> StateDamaged | None:
         return None
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        # All text in it was valid when it was written.
+        # All text in the database was valid when it was written.
         is_damage = isinstance(error, UnicodeDecodeError) or str(error).startswith(_NO_TEXT)
     else:
         is_damage = code & _PRIMARY in _CORRUPT or code in _UNREADABLE
@@ -63,15 +63,15 @@ def unreadable_in(error: BaseException) -> StateUnreadable | None:
 
 
 def flaw_in(path: Path, *, at_rest: bool, deep: bool = False, mapped_bytes: int = 0) -> str:
-    """The first thing that is wrong with the structure of a database, "" if nothing is.
+    """Return the first fault in the structure of a database, "" if there is none.
 
-    `at_rest`: nobody has it open, and it has no WAL. `deep`: tables and indexes are compared, too. Reads all
-    of it: 2 s for 10^6 files, half a minute for 10^7, several times that if `deep`. Changes nothing. A row
-    with other bytes passes: that shows in digests (coordinator/machine/execution/digests.py).
+    `at_rest`: no process has it open, and it has no WAL. `deep`: tables and indexes are compared, too. Reads
+    all of it: 2 s for 10^6 files, half a minute for 10^7, several times that if `deep`. Changes nothing. A
+    row with other bytes is not found: digests show that (coordinator/machine/execution/digests.py).
 
-    `mapped_bytes`: so much of it is mapped, by SQLite 2 GiB at most. What is not in memory is read with its
-    neighbours then, not page by page. Where the disk does not give a page, SIGBUS ends the process: only for
-    one that does nothing else.
+    `mapped_bytes`: this much is mapped, 2 GiB at most. Missing pages are then read together with their
+    neighbours. If the disk does not return a page, SIGBUS ends the process: only for a process without other
+    work.
     """
     check = "integrity_check" if deep else "quick_check"
     options = "mode=ro&immutable=1" if at_rest else "mode=ro"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.storage.database import found_at_rest, mark_of, new_mark, note_at_rest, noted_at_rest
+from coordinator.storage.database import mark_of, new_mark, read_at_rest, read_rest_note, write_rest_note
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS, StoredSums
@@ -27,20 +27,19 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._index_at_rest, self._mark_at_rest, self._note_at_rest = found_at_rest(path)
+        self._index_at_rest, self._mark_at_rest, self._note_at_rest = read_at_rest(path)
         self._sums: PageSums | None = None
-        self._is_whole = False  # the file holds all that was committed, and no change has noted that yet
+        self._is_whole = False  # the file has all commits, and no later change has noted that yet
 
     def begin(self, writer: sqlite3.Connection) -> None:
-        """Nothing was copied from the WAL yet.
+        """Verify the file and its WAL, before the first checkpoint.
 
-        Raises OSError, sqlite3.Error, and StateDamaged unless both are those that were here, and belong
-        together.
+        Raises OSError, sqlite3.Error, and StateDamaged unless both are the earlier ones, and belong together.
         """
         sums, mark = self._take_up(), mark_of(writer)
-        noted, found = noted_at_rest(writer), self._index_at_rest
-        # 0 where a crash left half of a checkpoint: the WAL has the other half.
-        # Who gives a new mark notes nothing of it. until 0.3.0: 0.1.0 leaves the note that the file has.
+        noted, found = read_rest_note(writer), self._index_at_rest
+        # 0 after a crash in the middle of a checkpoint: the WAL has the other half. A new mark has no note.
+        # until 0.3.0: 0.1.0 leaves the note in the file.
         is_other = found > 0 and noted not in (0, self._note_at_rest) and mark != self._mark_at_rest
         if is_other or sums.mark not in (0, mark):
             raise StateDamaged("state.sqlite is damaged: it was replaced by another file, or is missing")
@@ -63,7 +62,7 @@ class StateFile:
     def flaw(self, reader: sqlite3.Connection) -> str:
         """Return the fault of any page, "" for none. Raises sqlite3.Error.
 
-        A second for each 1 GiB where all sums are known, else for each 150 MiB. Without sums only the
+        Takes a second for each 1 GiB if all sums are known, otherwise for each 150 MiB. Without sums only the
         structure is checked, which does not find changed values and surplus index entries.
         """
         assert self._sums is not None, "begun"
@@ -91,7 +90,7 @@ class StateFile:
         """Keep sums for the next process, if that is not done already. Raises OSError, sqlite3.Error."""
         if self._sums is not None and not self._sums.mark:
             mark, self._is_whole = new_mark(writer), False
-            self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark
+            self.sync_wal()  # otherwise a power cut leaves sums of a file without a mark
             self._sums.adopt(mark)
 
     def sync_wal(self) -> None:
@@ -99,7 +98,7 @@ class StateFile:
         try:
             wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # nothing was committed since the last close, which copies all
+            return  # no commit since the last checkpoint, which copies all
         try:
             os.fdatasync(wal)
         finally:
@@ -116,9 +115,9 @@ class StateFile:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[int, int], None]]:
-        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file.
+        """Enclose a checkpoint. Raises OSError before it, if the file must not be written.
 
-        What it gives is told how many frames the WAL has, and how many of them the database has now.
+        Yields a function to call with the number of frames in the WAL, and of those that were copied.
         """
         if self._sums is None:
             yield _ignore
@@ -132,21 +131,21 @@ class StateFile:
             yield tell
 
     def note_rest(self, writer: sqlite3.Connection, log_index: int) -> None:
-        """Note, in the transaction of a change behind `log_index`, that the file itself holds that entry.
+        """Note, in the transaction of a change after `log_index`, that the file itself contains that entry.
 
-        The WAL rests on that: an earlier file under it is found at start, whatever its time says.
+        The WAL depends on that: a start detects an earlier file under it, independent of its time.
         """
         if self._is_whole:
-            note_at_rest(writer, log_index)
+            write_rest_note(writer, log_index)
             self._is_whole = False
 
     def rest(self) -> None:
-        """All that was committed is in the file, and the last connection is going to be closed."""
+        """Prepare for the end of the last connection, as the file has all commits."""
         if self._sums is not None:
             self._sums.rest()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close the file. May be called twice."""
         if self._sums is not None:
             self._sums.close()
 
@@ -156,5 +155,5 @@ class StateFile:
 
 
 def _ignore(frames: int, copied: int) -> None:
-    """Nobody keeps sums."""
+    """Do nothing, as no sums are kept."""
     del frames, copied

@@ -34,33 +34,38 @@ from metadata.protocol.queries import AnyQuery
 from runtime.bounds import COUNT_MAX
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
-CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
-HELD_BACK_MAX = 4  # doublings of that while a reader holds the WAL
-SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
+# Of rows that are close together, with those that `touched` notes: thousands of pages.
+CHECKPOINT_CHANGES = 6000
+HELD_BACK_MAX = 4  # doublings of that while a reader prevents copying
+SCATTERED_WEIGHT = 4  # a row of a long command counts as this many, as it has its own page
 T = TypeVar("T")
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _log = logging.getLogger(__name__)
 
 
 class StoreFull(InsufficientStorage):
-    """The disk has no room for the database. Nothing of the batch was applied; it may be tried again."""
+    """The disk has no room for the database. No entry of the batch was applied; it may be tried again."""
 
 
 class Store:
     """One writing connection (used by one thread at a time) and one reading connection (for any thread).
 
-    Every method raises StateDamaged when SQLite finds the database damaged, and nothing is read or applied
-    after that: the next read might find bytes that only look right.
+    Every method raises StateDamaged if SQLite finds the database damaged, and nothing is read or applied
+    after that: the next read might return bytes that only look right.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises sqlite3.Error, OSError, UnknownRules, StateDamaged; then nothing stays open."""
+        """Open the store.
+
+        Raises sqlite3.Error, OSError, UnknownRules, StateDamaged; then nothing stays open.
+        """
         file = StateFile(path)
         connections = connect(path)
         try:
             self._begin(file, *connections)
-            # The last sync of the process before may have failed: then nobody knows what of the WAL is on the
-            # disk, and no later sync would tell. What is copied from it is written, and synced, by us.
+            # The last sync of the previous process may have failed: then it is unknown how much of the WAL is
+            # on the disk, and no later sync would report it. So this process writes and syncs what it copies
+            # from the WAL.
             self._shorten_wal()
         except BaseException:
             self.close()
@@ -68,7 +73,7 @@ class Store:
 
     @classmethod
     def over(cls, writer: sqlite3.Connection, reader: sqlite3.Connection) -> "Store":
-        """A store over connections of the caller's (isolation_level None), which may be the same one."""
+        """Return a store with these connections (isolation_level None), which may be the same one."""
         store = cls.__new__(cls)
         store._begin(None, writer, reader)
         return store
@@ -94,10 +99,10 @@ class Store:
         self._applied, self._view_version = (int(row[0]), int(row[1])), int(row[2])
         self._rules = known_rules(self._writer)
         self._checkpointed_changes = self._writer.total_changes
-        self._held_back = 0  # checkpoints in a row that left something in the WAL
+        self._held_back = 0  # checkpoints in a row that left frames in the WAL
 
     def reopen(self) -> None:
-        """Go on with the file that is in the place of the database now: a snapshot was installed."""
+        """Continue with the new file of the database: a snapshot was installed."""
         with self._reading:
             if self._path is not None:
                 # Before the new one is opened: the last connection to close removes the WAL by its name.
@@ -110,7 +115,7 @@ class Store:
         self._adopt()
 
     def condemn(self, damage: StateDamaged) -> None:
-        """Somebody who read the file beside this found it damaged: as if a read of ours had."""
+        """Treat the database as damaged, as a separate reader of the file has found."""
         self._found(damage)
 
     def watch(self, on_damage: Callable[[StateDamaged], None] | None) -> None:
@@ -118,31 +123,32 @@ class Store:
         self._on_damage = on_damage
 
     def applied(self) -> tuple[int, int]:
-        """(index, term) of the last log entry that the database contains; (0, 0) for none."""
+        """Return (index, term) of the last log entry in the database; (0, 0) for none."""
         return self._applied
 
     def applied_index(self) -> int:
-        """The last log entry that the database contains."""
+        """Return the last log entry in the database."""
         return self._applied[0]
 
     def view_version(self) -> int:
-        """Log index of the last change to what GetView answers."""
+        """Return the log index of the last change of the view."""
         return self._view_version
 
     def members(self) -> Members:
-        """The Raft group as of `applied`; nobody before the first entry."""
+        """Return the Raft group as of `applied`; empty before the first entry."""
         with self._read() as db:
             return members_in(db)
 
     def checkpoint(self) -> int:
-        """The applied index that survives a power cut: the log may forget what is not above it.
+        """Return the applied index that survives a power cut: the log may forget entries up to it.
 
         With synchronous=NORMAL a commit is not synced. A checkpoint syncs the WAL before it copies, and the
-        database before the WAL is begun anew (https://www.sqlite.org/pragma.html#pragma_synchronous). The WAL
-        has its name for good since `connect`. So at any moment the database file and a synced WAL together
-        hold every commit before the sync, and recovery replays the WAL up to its last valid commit
-        (https://www.sqlite.org/walformat.html, section 4.3). One fdatasync of a few MiB, no lock: any thread
-        may call it while another applies. Raises OSError when the sync fails, which must end the process.
+        database before the WAL restarts (https://www.sqlite.org/pragma.html#pragma_synchronous). The name of
+        the WAL is durable since `connect`. So at any moment the database file and a synced WAL together have
+        every commit before the sync, and recovery replays the WAL up to its last valid commit
+        (https://www.sqlite.org/walformat.html, section 4.3). This is one fdatasync of a few MiB without a
+        lock: any thread may call it while another applies. Raises OSError if the sync fails, which must end
+        the process.
         """
         applied_index = self._applied[0]
         if self._file is not None:
@@ -150,9 +156,9 @@ class Store:
         return applied_index
 
     def settle(self) -> PageSums | None:
-        """The file, if all that was committed lies in it; None if not. For the thread that applies.
+        """Return the file if it contains all commits, otherwise None. For the thread that applies.
 
-        For whoever pins that state it stays so: a checkpoint copies nothing beyond what a reader sees.
+        A caller that pins that state keeps it so: a checkpoint copies nothing that a reader does not see.
         """
         self._shorten_wal()
         return None if self._file is None or self._held_back else self._file.pages
@@ -162,7 +168,7 @@ class Store:
         self._writer.execute("PRAGMA shrink_memory")
 
     def rules(self) -> int:
-        """The rules that the next command is applied by."""
+        """Return the rules for the next command."""
         return self._rules
 
     def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
@@ -171,9 +177,9 @@ class Store:
         Returns an encoded Reply for each (b"" for no command). With `may_sync` it also copies the WAL into
         the database, if that is due.
 
-        Called in a worker thread; a few short ones without `may_sync` anywhere. Raises StoreFull when there
-        is no room, UnknownRules. Any other exception is a broken invariant. In all cases nothing of the batch
-        is kept.
+        Called in a worker thread; a few short entries without `may_sync` anywhere. Raises StoreFull if there
+        is no room, UnknownRules. Any other exception is a broken invariant. After any error, nothing of the
+        batch is kept.
         """
         assert entries, "a batch has entries"
         assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
@@ -195,7 +201,7 @@ class Store:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if _is_full(error):
-                self._shorten_wal()  # so that it can begin anew, in the room that it has
+                self._shorten_wal()  # so that it can restart within its room
                 raise StoreFull("The disk of this coordinator is full.") from error
             self._examine(error)
             raise
@@ -210,15 +216,15 @@ class Store:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether the next `apply` that may sync takes longer: it ends with a checkpoint, two syncs."""
+        """Return whether the next `apply` that may sync ends with a checkpoint, two syncs."""
         changes = self._writer.total_changes - self._checkpointed_changes
         return self._path is not None and changes >= CHECKPOINT_CHANGES << self._held_back
 
     def _shorten_wal(self) -> None:
-        """Copy the WAL into the database, so that it begins anew at the next change.
+        """Copy the WAL into the database, so that it restarts with the next change.
 
-        Done here because SQLite, when it does so by itself, tells nobody that a sync has failed, and tries
-        again, as if the page cache still had the data. On a full disk the WAL grows while it has room.
+        An automatic checkpoint of SQLite would not report a failed sync, and would try again, as if the page
+        cache still had the data. On a full disk the WAL grows while it has room.
         """
         self._checkpointed_changes = self._writer.total_changes
         if self._file is None:
@@ -233,11 +239,11 @@ class Store:
                 raise
             self._held_back = 1
             return
-        # A reader of an earlier state holds the rest back, and to try again is in vain until it ends.
+        # A reader of an earlier state prevents copying the rest, and a new attempt is useless until it ends.
         self._held_back = min(self._held_back + 1, HELD_BACK_MAX) if copied < frames else 0
 
     def answer(self, query: AnyQuery, *, at_ms: int) -> bytes:
-        """The encoded Reply to a query, from one consistent state.
+        """Return the encoded Reply to a query, from one consistent state.
 
         Called on the event loop: answers are pages.
         """
@@ -250,14 +256,17 @@ class Store:
                     db.execute("COMMIT")
 
     def certificate_is_live(self, node_id: str, serial: str) -> bool:
-        """Whether the log knows this certificate for this node, and it is not revoked."""
+        """Return whether the log knows this certificate for this node, and it is not revoked."""
         row = self._read_row(
             "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0", serial, node_id
         )
         return row is not None
 
     def key(self, purpose: str) -> tuple[str, str, bytes]:
-        """The newest key with this purpose: (kid, public half, wrapped private half). Raises Internal."""
+        """Return (kid, public half, wrapped private half) of the newest key with this purpose.
+
+        Raises Internal.
+        """
         with self._read() as db:
             found = newest_key(db, purpose)
         if found is None:
@@ -265,51 +274,48 @@ class Store:
         return found
 
     def token_generation(self, user_id: str) -> int | None:
-        """The generation that a live token of this user carries.
-
-        It is None if there is no such user, or the user is disabled.
-        """
+        """Return the generation of valid tokens of this user; None if it is unknown or disabled."""
         row = self._read_row(
             "SELECT generation FROM users WHERE user_id = ? AND disabled = 0 AND deleted = 0", user_id
         )
         return None if row is None else int(row[0])
 
     def running_runs(self) -> list[JobRunRecord]:
-        """The job runs that have not ended, by the name of their job."""
+        """Return the job runs that have not ended, by the name of their job."""
         with self._read() as db:
             return jobs.running(db)
 
     def newest_runs(self) -> list[JobRunRecord]:
-        """The newest run of each job that ever ran."""
+        """Return the newest run of each job that ever ran."""
         with self._read() as db:
             return jobs.newest(db)
 
-    def look(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """The answer of a function of the state machine that only reads."""
+    def read_with(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the answer of a function of the state machine that only reads."""
         with self._read() as db:
             return question(db)
 
     def is_recount_due(self) -> bool:
-        """Whether a RecountReplicas would find anything."""
+        """Return whether a RecountReplicas would find anything."""
         return self._read_row("SELECT 1 FROM recounts LIMIT 1") is not None
 
     def is_expire_due(self, *, at_ms: int) -> bool:
-        """Whether an Expire at this time would find anything."""
+        """Return whether an Expire at this time would find anything."""
         with self._read() as db:
             return expiry.is_due(db, at_ms)
 
     def is_over_quota(self, *, at_ms: int, grace_ms: int) -> bool:
-        """Whether a CollectOverQuota at this time would find anything."""
+        """Return whether a CollectOverQuota at this time would find anything."""
         with self._read() as db:
             return is_over_quota(db, at_ms, grace_ms)
 
     def job_outcomes(self) -> dict[str, jobs.JobOutcome]:
-        """How each job went, by its name; one that never ran may be left out."""
+        """Return the outcome of each job, by its name; one that never ran may be missing."""
         with self._read() as db:
             return jobs.outcomes(db)
 
     def node_certificates_ending(self, *, before_ms: int) -> list[tuple[str, int]]:
-        """Nodes whose newest live certificate ends before that, by id, each with when it does."""
+        """Return nodes whose newest live certificate ends before that, by id, each with its end."""
         with self._read() as db:
             rows: list[tuple[str, int]] = db.execute(
                 "SELECT c.node_id, MAX(c.not_after_ms) AS ends_at_ms FROM nodes n JOIN certificates c"
@@ -320,12 +326,12 @@ class Store:
             return rows
 
     def node_replicas(self) -> dict[str, int]:
-        """How many replicas of each node count, by its id; a node without any may be left out."""
+        """Return how many replicas of each node count, by its id; a node without any may be missing."""
         with self._read() as db:
             return dict(db.execute("SELECT node_id, replicas - doomed FROM replica_totals ORDER BY node_id"))
 
     def usage(self) -> tuple[int, int]:
-        """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
+        """Return (files, their bytes), each file counted separately. Cheap, as the sums are maintained."""
         row = self._read_row(
             # SUM would end in an error beyond 2^63, which 1,025 full buckets reach.
             "SELECT COALESCE(SUM(file_count), 0), CAST(MIN(TOTAL(used_bytes), ?) AS INTEGER) FROM buckets",
@@ -335,7 +341,10 @@ class Store:
         return row[0], row[1]
 
     def totals(self) -> tuple[int, int, int]:
-        """(files, blobs with a reference, their bytes once each). Maintained, so cheap."""
+        """Return (files, blobs with a reference, their bytes once each).
+
+        Cheap, as the sums are maintained.
+        """
         row = self._read_row(
             "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), blobs, MIN(bytes, ?)"
             " FROM blob_totals WHERE one = 1",
@@ -345,7 +354,7 @@ class Store:
         return row[0], row[1], row[2]
 
     def check(self) -> None:
-        """Raises StateDamaged unless every page is as the process before left it. Blocks, for the start."""
+        """Raise StateDamaged unless every page is as the previous process left it. Blocks, for the start."""
         if self._file is not None:
             with self._read() as db:
                 flaw = self._file.flaw(db)
@@ -357,7 +366,7 @@ class Store:
             self._file.adopt(self._writer)
 
     def compare_pages(self) -> bool:
-        """Compare the next 1 MiB of the file with what was written there; whether a round has ended.
+        """Compare the next 1 MiB of the file with what was written there; return whether a round has ended.
 
         Any thread. Raises StateDamaged.
         """
@@ -368,12 +377,12 @@ class Store:
         return is_round
 
     def _require_sound(self, flaw: str) -> None:
-        """Raises StateDamaged, if there is a flaw."""
+        """Raise StateDamaged, if there is a flaw."""
         if flaw:
             raise self._found(StateDamaged(f"state.sqlite is damaged: {flaw}"))
 
     def tables(self) -> list[str]:
-        """The names of all tables."""
+        """Return the names of all tables."""
         with self._read() as db:
             rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
         return [name for (name,) in rows]
@@ -381,8 +390,8 @@ class Store:
     def compare_indexes(self, table: str, stop: threading.Event) -> None:
         """Compare a table with its indexes, entry by entry.
 
-        It goes at a quarter of the speed that the disk and the processor have, on any thread. It ends soon
-        after `stop`, and when many changes come. Raises StateDamaged.
+        It runs at a quarter of the speed of disk and processor, on any thread. It ends soon after `stop`, and
+        if many changes arrive. Raises StateDamaged.
         """
         if self._file is not None:
             try:
@@ -392,7 +401,7 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Close both connections; what was committed comes into the file, with its sums."""
+        """Close both connections, after copying all commits into the file, with its sums."""
         with self._reading:
             if self._file is not None and self._damage is None:
                 with suppress(*DATABASE_ERRORS, OSError, StateDamaged):
@@ -400,7 +409,7 @@ class Store:
                     self._file.rest()
             self._reader.close()
             self._writer.close()
-            if self._file is not None:  # the last: see PageSums
+            if self._file is not None:  # last: see PageSums
                 self._file.close()
 
     def _read_row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
@@ -423,7 +432,7 @@ class Store:
             raise StateDamaged(self._damage.details)
 
     def _examine(self, error: BaseException) -> None:
-        """Raises StateDamaged when that is what an error says."""
+        """Raise StateDamaged if the error means that."""
         if (damage := damage_in(error)) is not None:
             raise self._found(damage) from error
 
@@ -435,17 +444,17 @@ class Store:
 
 
 def members_in(db: sqlite3.Connection) -> Members:
-    """The membership that a database holds."""
+    """Return the membership in a database."""
     return _members(db.execute("SELECT coordinator_id, role FROM coordinators").fetchall())
 
 
 def members_of(coordinators: Iterable[CoordinatorRecord]) -> Members:
-    """The membership that a list of coordinators means."""
+    """Return the membership for a list of coordinators."""
     return _members((record.coordinator_id, record.role) for record in coordinators)
 
 
 def replay(log: Storage, committed: int, store: Store) -> None:
-    """Bring the database up to what is known to be committed, whatever it lacks. Blocks; for the start."""
+    """Apply all committed entries that the database lacks. Blocks; for the start."""
     while (applied := store.applied_index()) < committed:
         store.apply(log.entries(applied + 1, committed + 1, REPLAY_BYTES))
 
@@ -454,7 +463,7 @@ def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
     if entry.kind == EntryKind.COMMAND:
         reply = batch.apply(entry.index, envelope := decode_envelope(entry.data))
         if isinstance(envelope.command, Bootstrap | RaiseRules):
-            known_rules(db)  # a program that does not know them may not even read what follows
+            known_rules(db)  # a program that does not know them may not be able to read the rest
         return reply
     if entry.kind == EntryKind.MEMBERSHIP:
         return _apply_membership(db, batch, entry)
@@ -462,7 +471,7 @@ def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
 
 
 def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
-    """Raft has decided already: the command is applied whatever its session says, and says the same."""
+    """Apply a membership that Raft has decided, independent of its session, with the same reply."""
     change = decode_membership(entry.data)
     if not change.payload:
         return b""

@@ -1,15 +1,15 @@
 """The stored checksums of the database's pages, with which a start finds changes made while no process ran.
 
-The file lies beside the database, and is never a reason to condemn a sound one. A page's sum is taken out of
-it, durably, before a checkpoint writes that page, and comes back after the checkpoint has synced it: whatever
-of the file a crash or a power cut leaves, each sum in it is that of a page that is on the disk. It is
-believed while the database has the time of change that was noted with it: another program that wrote there
-has changed that time.
+The file is stored with the database, and must never condemn a sound one. Before a checkpoint writes a page,
+the page's sum is durably removed; after the checkpoint has synced the page, the new sum is written. So after
+any crash or power cut, each remaining sum belongs to a page on the disk. The sums are valid while the
+database has the modification time that was noted with them: another program that wrote there has changed that
+time.
 
-Layout: blocks of 4096 bytes. The first is the header: magic, the mark of the database, its time of change in
-ns (0: a checkpoint was at work), the salts of its WAL (0: it had none), the size of its pages, and the XXH3
-of these. Then the sums of 511 pages each, 8 bytes, 0 for what is not known, with the XXH3 of number and sums
-as the last. A damaged block is one of which nothing is known. Blocking; one thread at a time.
+Layout: blocks of 4096 bytes. The first is the header: magic, the mark of the database, its modification time
+in ns (0: a checkpoint was running), the salts of its WAL (0: it had none), the size of its pages, and the
+XXH3 of these. Then the sums of 511 pages each, 8 bytes, 0 for unknown, with the XXH3 of number and sums as
+the last. A damaged block counts as unknown. Blocking; one thread at a time.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ import xxhash
 
 from ca.secretfiles import SECRET_MODE, sync_directory
 
-SUMS: Final = ".sums"  # of what the file is called beyond the database's name
+SUMS: Final = ".sums"  # is added to the name of the database
 SUMS_IN_BLOCK: Final = 511
 _BLOCK_BYTES: Final = 4096
 _MAGIC: Final = b"FSSUMS1\n"
@@ -52,9 +52,9 @@ _NOTHING: Final = SumsHeader(0, 0, bytes(8), 0)
 
 
 class StoredSums:
-    """The file beside one database, made if there is none.
+    """The file of sums of one database, created if there is none.
 
-    It is not kept while another process has it, and when it cannot be read.
+    It is not kept while another process has it, and if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,13 +73,13 @@ class StoredSums:
 
     @property
     def is_used(self) -> bool:
-        """Whether sums come into the file: the database bears a mark."""
+        """Return whether sums are written to the file: the database has a mark."""
         return self._file >= 0 and self.header.mark != 0
 
     def denies(self, changed_ns: int, wal_salts: bytes) -> bool:
-        """Whether this WAL cannot be that of the database, which was left as it is now.
+        """Return whether this WAL cannot belong to the database, which has not changed since the last note.
 
-        It begins anew once between two notes at most.
+        The WAL restarts at most once between two notes.
         """
         noted = self.header
         if (
@@ -93,16 +93,16 @@ class StoredSums:
         return wal_salts != noted.wal_salts and now != (before + 1) % (1 << 32)
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close the file. May be called twice."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
 
     def load(self, changed_ns: int, page_bytes: int, wal_salts: bytes) -> tuple["array[int]", bool]:
-        """The sums, and whether they are of this database as it is.
+        """Return the sums, and whether they belong to this state of the database.
 
-        If not, a checkpoint of this WAL was at work: pages in it may be others by now. None if they are of
-        neither, and none are in the file any more then. Raises OSError as `forget` does.
+        If not, a checkpoint of this WAL was running, and its pages may have changed. Without either, returns
+        no sums and durably clears the file. Raises OSError as `forget` does.
         """
         if not self.is_used:
             return array("Q"), False
@@ -132,16 +132,16 @@ class StoredSums:
             sync_directory(self._path.parent)
 
     def clear(self) -> None:
-        """No sum is known; durable on return. Raises OSError."""
+        """Clear all sums; durable on return. Raises OSError."""
         os.ftruncate(self._file, _BLOCK_BYTES)
         self._write_header(replace(self.header, changed_ns=0))
         os.fsync(self._file)
 
     def forget(self, sums: "array[int]", pages: Iterable[int], wal_salts: bytes) -> None:
-        """Before a checkpoint: these pages, numbered from 1, are 0 in `sums`. Durable on return.
+        """Before a checkpoint: set these pages, numbered from 1, to 0 in `sums`. Durable on return.
 
-        Raises OSError, and then nothing may be written to the database: but the file is gone if the disk
-        allows that much, which is as good.
+        After an OSError, the database must not be written. But if the disk allows it, the file is deleted
+        instead, which suffices.
         """
         try:
             self._write_blocks(sums, set(map(block_of, pages)))
@@ -159,7 +159,7 @@ class StoredSums:
     def keep(
         self, sums: "array[int]", blocks: Iterable[int], changed_ns: int, page_bytes: int, wal_salts: bytes
     ) -> None:
-        """After one: the sums in these blocks, of pages that are on the disk.
+        """After a checkpoint: write the sums in these blocks, of pages that are on the disk.
 
         Not synced; given up if it fails.
         """
@@ -168,7 +168,10 @@ class StoredSums:
             self._write_header(SumsHeader(self.header.mark, changed_ns, wal_salts, page_bytes))
 
     def rest(self) -> None:
-        """The WAL is going to be removed: the next one is no sign of anything. Durable on return."""
+        """Note that the WAL is about to be removed, so that the next one proves nothing.
+
+        Durable on return.
+        """
         self._write_header(replace(self.header, wal_salts=bytes(8)))
         os.fdatasync(self._file)
 
@@ -197,7 +200,7 @@ class StoredSums:
 
 
 def block_of(page: int) -> int:
-    """The number of the block that has the sum of a page."""
+    """Return the number of the block with the sum of a page."""
     return (page - 1) // SUMS_IN_BLOCK
 
 

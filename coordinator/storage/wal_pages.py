@@ -1,8 +1,8 @@
 """Find the pages in a database's WAL that are not copied into the file yet. Blocking, no SQLite.
 
-A WAL is read from where it was read before: while a reader holds it back it grows, and no checkpoint should
-take longer for that. Its frames are numbered from 1; what lies behind the last commit may be overwritten, so
-it is read again. Source: https://www.sqlite.org/fileformat.html, section 4.1.
+Reading continues at the previous position: while a reader prevents copying, the WAL grows, and no checkpoint
+should take longer for that. Its frames are numbered from 1. Frames behind the last commit may be overwritten,
+so they are read again. Source: https://www.sqlite.org/fileformat.html, section 4.1.
 """
 
 import os
@@ -15,21 +15,21 @@ from typing import Final
 
 _WAL_HEADER: Final = struct.Struct(">8xI4x8s8x")  # the size of pages, the salts
 _FRAME_HEADER: Final = struct.Struct(">I4x8s8x")  # the number of a page, the salts
-_READ_BYTES: Final = 1 << 18  # at once: to copy pages along costs less than a call for each header
+_READ_BYTES: Final = 1 << 18  # at once: copying pages costs less than a call for each header
 
 
 class WalPages:
-    """The frames of one WAL, as far as they are committed and not copied."""
+    """The frames of one WAL that are committed and not copied."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._salts = bytes(8)
         self._copied = 0  # frames that the database has
-        self._pages = array("I")  # of the frames behind these, committed ones first
+        self._pages = array("I")  # of the later frames, committed ones first
         self._committed = 0  # of `_pages`
 
-    def look(self) -> set[int]:
-        """The pages that the next checkpoint may write. Raises OSError."""
+    def pending_pages(self) -> set[int]:
+        """Return the pages that the next checkpoint may write. Raises OSError."""
         del self._pages[self._committed :]
         found = False
         with suppress(FileNotFoundError):
@@ -42,10 +42,10 @@ class WalPages:
             self._begin_anew(bytes(8))
         return set(self._pages)
 
-    def copied(self, frames: int, copied: int) -> set[int]:
+    def note_checkpoint(self, frames: int, copied: int) -> set[int]:
         """Return the pages that a checkpoint may have written, by its numbers of committed and copied frames.
 
-        Call `look` before it.
+        Call `pending_pages` before it.
         """
         written = set(islice(self._pages, max(copied - self._copied, 0)))
         self._committed = min(max(frames - self._copied, 0), len(self._pages))
@@ -56,7 +56,7 @@ class WalPages:
         return written
 
     def _read(self, wal: int) -> bool:
-        """Read on. False for what is no WAL."""
+        """Continue reading. Return False if the file is no WAL."""
         header = os.pread(wal, _WAL_HEADER.size, 0)
         if len(header) < _WAL_HEADER.size:
             return False

@@ -36,5 +36,5 @@ def complete_names(context: click.Context, _parameter: click.Parameter, incomple
         )
         connection.run(work)
     printable = sorted(name for name in names if name.isprintable())
-    is_bash = os.environ.get("_FILESTORE_COMPLETE", "").startswith("bash")  # other shells quote by themselves
+    is_bash = os.environ.get("_FILESTORE_COMPLETE", "").startswith("bash")  # other shells quote without help
     return [shlex.quote(name) if is_bash else name for name in printable]

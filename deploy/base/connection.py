@@ -23,7 +23,7 @@ from deploy.base.failures import USAGE, explained, reason_of
 from deploy.base.option_names import naming, options_named
 from deploy.base.own_files import UserPath
 from filestore_client import AsyncClient
-from filestore_client.base.contexts import known_here
+from filestore_client.base.contexts import find_context
 from filestore_client.base.errors import InvalidRequest as UnusableFile
 from filestore_client.base.errors import Unauthorized
 from filestore_client.base.retry import DEADLINE_S
@@ -74,9 +74,9 @@ class Connection:
         return _read_token(self.token_file)
 
     def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
-        """Run one piece of work with a client, and close the client whatever happens.
+        """Run one piece of work with a client, and close the client in any case.
 
-        Raises what the work raises. Unauthorized includes what can be read from the token.
+        Raises what the work raises. Unauthorized includes the readable facts of the token.
         """
 
         async def session() -> T:
@@ -199,7 +199,7 @@ def find_connection(
     Raises NotSignedIn when something is missing, NotFound for a context that there is not.
     """
     if not (urls and ca and token_file):
-        found = known_here(context or "")
+        found = find_context(context or "")
         if found is not None:
             urls = urls or tuple(found.urls)
             ca = ca or Path(found.ca)

@@ -3,24 +3,27 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed in another way than those below |
+| 1 | rejected or failed in a way that is not listed below |
 | 2 | wrong usage |
-| 3 | the token is not taken, or may not do this |
-| 4 | there is no such thing, or no more |
-| 5 | what is there forbids it: a name taken, another writer, other content |
-| 6 | no answer, no quorum, or no room: later it may succeed |
-| 10 | done, and something needs attention (`status` and its like) |
+| 3 | the token was rejected or lacks the permission |
+| 4 | the object does not exist, or no longer exists |
+| 5 | conflict: the name exists, another client is writing, or the content differs |
+| 6 | no answer, no quorum, or no room: a later attempt may succeed |
+| 10 | done, but something needs attention (`status` and other checks) |
 | 130 | interrupted |
 """
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Final
 
+import click
 import msgspec
 
 from ca.errors import FilestoreError as LocalError
 from ca.errors import Internal
+from deploy.base.printed import printable_name
 from filestore_client.base.errors import FilestoreError, Unauthorized
 from runtime.timestamps import rfc3339
 from runtime.wording import duration
@@ -78,6 +81,19 @@ def is_local(error: Failure) -> bool:
 def reason_of(error: Exception) -> str:
     """The short text of an operating system error."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def print_failure(name: object, error: Exception) -> int:
+    """Print on standard error what failed, and why; return the exit code of that."""
+    line = line_of(error) if isinstance(error, FAILURES) else reason_of(error)
+    click.echo(f"filestore: {printable_name(str(name))}: {line}", err=True)
+    return exit_code_of(error)
+
+
+def print_failures(failures: Sequence[tuple[object, Exception]]) -> int:
+    """Print what failed; return the exit code of the first, 0 for none."""
+    codes = [print_failure(name, error) for name, error in failures]
+    return codes[0] if codes else 0
 
 
 def explained(token: str, named: str, *, at_s: float) -> Unauthorized:

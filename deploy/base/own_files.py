@@ -32,8 +32,8 @@ def own_path(value: str | os.PathLike[str]) -> str:
 def write_own(path: Path, data: bytes, *, mode: int = _SECRET_MODE) -> None:
     """Replace a file of this user in one rename. Raises OSError.
 
-    If `path` is a link of this user or root (people keep configuration elsewhere), the file that it leads to
-    is replaced. A link of somebody else is replaced itself.
+    If `path` is a link of this user or root (people keep configuration elsewhere), the target of the link is
+    replaced. A link of another user is replaced itself.
     """
     write_durable(_place(path), data, mode=mode)
 

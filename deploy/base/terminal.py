@@ -94,7 +94,7 @@ def end_at_once_when_interrupted() -> None:
 
     def end(*_: object) -> None:
         Console(**screen(sys.stderr)).show_cursor()
-        with suppress(OSError):  # nobody may read it
+        with suppress(OSError):  # it may be unreadable for this user
             os.write(sys.stderr.fileno(), b"\ninterrupted\n")
         os._exit(130)
 

@@ -141,7 +141,7 @@ def use_context(name: str) -> None:
 @json_option
 @connection_options
 def whoami(connection: Connection, as_json: bool) -> None:
-    """Show who you are there, and when your token ends."""
+    """Show your user name, and when your token ends."""
     user = connection.run(lambda client: client.whoami())
     if as_json:
         print_json(user)

@@ -33,10 +33,10 @@ _OUTSIDE_VALUES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 def api(
     connection: Connection, method: str, path: str, data: str | None, headers: tuple[str, ...], include: bool
 ) -> None:
-    """Call any operation of the API, and print what it answers.
+    """Call any operation of the API, and print the response.
 
-    METHOD is GET, POST and so on. PATH goes below /api/v1/, which may be left out. `/docs` on any node shows
-    all operations.
+    METHOD is GET, POST and so on. PATH may omit the prefix /api/v1/. `/docs` on any node shows all
+    operations.
 
     \b
     filestore api GET jobs
@@ -69,9 +69,9 @@ def api(
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands.
+    """Print the code with which a shell completes commands.
 
-    One command for each, once:
+    Run the line for your shell once:
 
     \b
     filestore completion bash >> ~/.bashrc

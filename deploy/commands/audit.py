@@ -54,8 +54,8 @@ def audit(
 ) -> int:
     """Show who did what, newest first. Admins only.
 
-    Each member of the cluster records what it was asked for itself, and all of them are asked. Exit code 10
-    when some of them do not answer.
+    Each member of the cluster records its own requests; the command asks all members. Exit code 10 if some do
+    not answer.
     """
 
     async def work(client: AsyncClient) -> tuple[list[AuditEntry], dict[str, FilestoreError]]:

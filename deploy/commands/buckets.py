@@ -116,7 +116,7 @@ def list_buckets(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
-    """Show all that is recorded of a bucket."""
+    """Show the whole record of a bucket."""
     print_record(connection.run(lambda client: find_bucket(client, named)), as_json=as_json)
 
 
@@ -147,9 +147,9 @@ def set_bucket(
 @json_option
 @connection_options
 def list_uploads(connection: Connection, named: str, as_json: bool) -> None:
-    """List unfinished uploads, which reserve of the quota.
+    """List unfinished uploads, which count for the quota.
 
-    Owners and admins of the bucket see all of them, others their own. `filestore rm FILE_UUID` ends one.
+    Owners and admins of the bucket see all of them, others their own. `filestore rm FILE_UUID` deletes one.
     """
 
     async def work(client: AsyncClient) -> list[BucketUpload]:
@@ -241,7 +241,8 @@ def add_grant(
 def list_grants(connection: Connection, bucket: str | None, file: str | None, as_json: bool) -> None:
     """List the permissions on a bucket or a file.
 
-    Without either: those that you have, gave, or that are on what is yours; admins see all.
+    Without either: those that you have, those that you granted, and those on your buckets and files. Admins
+    see all.
     """
     if bucket is None and file is None:
         own = connection.run(_own_grants)
@@ -266,9 +267,9 @@ async def _own_grants(client: AsyncClient) -> list[Grant]:
 @_on_file
 @connection_options
 def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file: str | None) -> None:
-    """Take a permission back.
+    """Revoke a permission.
 
-    GRANT_ID is what `filestore grant ls` shows in the first column.
+    GRANT_ID is in the first column of `filestore grant ls`.
     """
 
     async def work(client: AsyncClient) -> None:
@@ -325,8 +326,8 @@ def _page_of(share: Share) -> str:
 def list_shares(connection: Connection, named: str | None, as_json: bool) -> None:
     """List the links to a file, without their secrets.
 
-    Without a file: those that you made, or that are on your files; admins see all. SHARE_ID of `filestore
-    share rm` is in the first column.
+    Without a file: the links that you created, and those to your files; admins see all. SHARE_ID of
+    `filestore share rm` is in the first column.
     """
     if named is None:
         own = connection.run(_own_shares)

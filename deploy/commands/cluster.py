@@ -34,23 +34,23 @@ _PORT = click.IntRange(1, 65535)
     is_flag=False,
     flag_value="-",
     metavar="",
-    help="Join a cluster by a text that its first machine printed, which works once. It is read from standard"
-    " input, or asked for on a terminal.",
+    help="Join a cluster with a setup token that its first machine printed; it works once. The token is read"
+    " from standard input, or asked for on a terminal.",
 )
 @click.option(
     "--join-file",
     type=UserPath(path_type=Path),
-    help="A file with that text.",
+    help="A file with that token.",
 )
 @click.option(
     "--address",
     metavar="ADDRESS",
-    help="Where others reach this machine: an IP address or a DNS name.  [default: as it speaks to others]",
+    help="The address of this machine: IP or DNS name.  [default: its address for connections to others]",
 )
 @click.option("--name", help="The name of its coordinator and its node.  [default: the machine's]")
 @click.option("--cluster", default="filestore", show_default=True, help="The name of a new cluster.")
-@click.option("--node-only", is_flag=True, help="Make a node of this machine, and no coordinator.")
-@click.option("--no-start", is_flag=True, help="Leave nothing running, and print what to run.")
+@click.option("--node-only", is_flag=True, help="Set up a node on this machine, and no coordinator.")
+@click.option("--no-start", is_flag=True, help="Start nothing, and print the commands to run.")
 @click.option(
     "--machines",
     type=click.IntRange(1, MACHINES_MAX),
@@ -70,7 +70,7 @@ _PORT = click.IntRange(1, 65535)
     type=UserPath(path_type=Path),
     default=Path("/var/lib/filestore"),
     show_default=True,
-    help="Where the directories `coordinator` and `node` are, or are made.",
+    help="Parent of the directories `coordinator` and `node`, created if missing.",
 )
 @click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
 @click.option("--peer-port", type=_PORT, default=PEER_PORT, show_default=True, help="Of the coordinator.")
@@ -97,10 +97,10 @@ def setup(
     node_api_port: int,
     development: bool,
 ) -> None:
-    """Make a coordinator and a node of this machine.
+    """Set up this machine as a coordinator and a node.
 
-    The first machine begins a cluster, and prints a line for each other one: with it, that becomes a
-    coordinator and a node of the same cluster. Run it again to resume after an interruption.
+    The first machine creates a cluster, and prints a command for each other machine, which adds it to the
+    cluster. Run it again to resume after an interruption.
     """
     from deploy.setup.machine import found_in, set_up
     from deploy.setup.plan import MachinePlan
@@ -182,7 +182,7 @@ def _text(join_text: str | None, join_file: Path | None) -> str:
 
 
 def _address(token: SetupToken | None) -> str:
-    """Return the address from which this machine reaches the coordinator or other machines, or ask for it."""
+    """Return this machine's address on the route to the coordinator or other machines, or ask for it."""
     from deploy.setup.plan import own_address
 
     found = own_address() if token is None else own_address(token.address)
@@ -211,7 +211,11 @@ def _tell(done: "SetupResult") -> None:
         click.echo(f"Its fingerprint:      {root_digest(files.root.read_text('ascii'))}")
         if files.root_key.exists():
             click.echo(f"Root key:             {files.root_key} (move it to a safe place off this machine)")
-    click.echo(f"Console:              {done.plan.node_url}/console/ (sign in with a token)")
+    click.echo(f"Console:              {done.plan.node_url}/console/")
+    if done.is_first and files.admin_token.exists():
+        click.echo(f"Sign in there:        paste the admin token, as root: `cat {files.admin_token}`")
+    else:
+        click.echo("Sign in there:        with a token that an administrator made for you")
     click.echo(f"Sign in elsewhere:    filestore login {done.plan.node_url}")
     if done.commands:
         click.echo("The processes of the setup have ended. Run these commands under your service manager:")

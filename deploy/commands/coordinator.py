@@ -10,7 +10,7 @@ from ca.certificates import root_digest
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, new_data_option, web_options
+from deploy.base.options import http_option, new_data_option, run_data_option, web_options
 from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_data import (
     bundle,
@@ -47,7 +47,7 @@ def coordinator() -> None:
 @click.option(
     "--address",
     metavar=METAVAR,
-    help="Where this one listens: the only one of a new cluster, or with --bundle one that comes later.",
+    help="Its address: of the only coordinator of a new cluster, or of a later one with --bundle.",
 )
 @click.option(
     "--replicas", type=click.IntRange(1, 7), default=3, show_default=True, help="Copies of every file."
@@ -77,11 +77,11 @@ def init(
     development: bool,
     bundle_path: Path | None,
 ) -> None:
-    """Make a new cluster, or another coordinator of one.
+    """Create a new cluster, or another coordinator of one.
 
-    With --bundle it is one of a cluster that exists. One that was named when the cluster was made needs
-    nothing else. One that comes later needs --address, and runs as soon as you like; `filestore coordinator
-    add` lets it in.
+    With --bundle, the coordinator joins an existing cluster. If it was named with --member when the cluster
+    was created, it needs no other options. A later one needs --address: start it, then add it with `filestore
+    coordinator add`.
     """
     from coordinator.admin import setup
     from deploy.setup.running import how_to_run
@@ -129,7 +129,7 @@ def _given(*names: str) -> list[str]:
 
 
 @coordinator.command()
-@data_option("Its directory.")
+@run_data_option()
 @http_option
 @click.option(
     "--down-after",
@@ -149,7 +149,7 @@ def run(
 ) -> None:
     """Run a coordinator until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificates that lie on disk, and the log level of the file of --config.
+    SIGHUP reloads the certificates on disk, and the log level from the file of --config.
     """
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application

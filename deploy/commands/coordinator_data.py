@@ -55,9 +55,9 @@ def bundle(data: Path, output: Path) -> None:
 def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> None:
     """Sign a new intermediate certificate with the root key.
 
-    It signs the certificates of members for a year. The root key does not leave this machine, and what is
-    made here works for this cluster alone. The coordinators have certificates by it within a minute, nodes
-    when theirs are renewed, within five days.
+    It signs the certificates of members for a year. The root key does not leave this machine, and the new
+    certificate works only for this cluster. The coordinators use it within a minute, nodes when their
+    certificates are renewed, within five days.
     """
     from coordinator.admin import setup
 
@@ -109,7 +109,7 @@ def snapshot(data: Path, output: Path) -> None:
     "snapshot_path",
     type=UserPath(exists=True, dir_okay=False, path_type=Path),
     required=True,
-    help="What `filestore coordinator snapshot` wrote.",
+    help="A file of `filestore coordinator snapshot`.",
 )
 @click.option(
     "--bundle",
@@ -120,7 +120,7 @@ def snapshot(data: Path, output: Path) -> None:
 )
 @new_data_option("The new directory.")
 @click.option("--id", "coordinator_id", required=True, help="A name that no coordinator ever had.")
-@click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
+@click.option("--address", required=True, metavar=METAVAR, help="Its address.")
 @names_options
 def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
     """Make a new cluster of one coordinator from a snapshot.
@@ -150,7 +150,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 @click.command()
 @_data
 @click.option("--id", "coordinator_id", required=True, help="A new name: no coordinator may have had it.")
-@click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
+@click.option("--address", metavar=METAVAR, help="Its new address.  [default: its old one]")
 @connection_options
 def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
     """Create a damaged coordinator again from its peers.

@@ -33,10 +33,10 @@ COLUMNS = (
 
 @click.command()
 @click.option("--id", "coordinator_id", required=True, help="The name of the new coordinator.")
-@click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
+@click.option("--address", required=True, metavar=METAVAR, help="Its address.")
 @connection_options
 def add(connection: Connection, coordinator_id: str, address: str) -> None:
-    """Let another coordinator in. Admins only.
+    """Add a coordinator to the group. Admins only.
 
     It votes as soon as it has caught up.
     """
@@ -49,9 +49,9 @@ def add(connection: Connection, coordinator_id: str, address: str) -> None:
 @click.argument("coordinator_id")
 @connection_options
 def remove(connection: Connection, coordinator_id: str) -> None:
-    """Take a coordinator out of the group for ever. Admins only.
+    """Remove a coordinator from the group for ever. Admins only.
 
-    Its name can not be used again.
+    Its name cannot be used again.
     """
     connection.run(lambda client: remove_coordinator(client, coordinator_id))
     click.echo(f"{coordinator_id} is removed.")
@@ -63,9 +63,9 @@ def remove(connection: Connection, coordinator_id: str) -> None:
 )
 @connection_options
 def transfer_leader(connection: Connection, target: str) -> None:
-    """Hand the lead to another coordinator. Admins only.
+    """Transfer the lead to another coordinator. Admins only.
 
-    For instance before the machine of the present leader is serviced.
+    Use it, for example, before maintenance of the leader's machine.
     """
 
     async def work(client: AsyncClient) -> str:
@@ -80,9 +80,9 @@ def transfer_leader(connection: Connection, target: str) -> None:
 @json_option
 @connection_options
 def status(connection: Connection, as_json: bool) -> int:
-    """Show how the coordinators are. Admins only.
+    """Show the state of the coordinators. Admins only.
 
-    Exit code 10 when one of them is not well, or none leads.
+    Exit code 10 if one of them is unhealthy, or there is no leader.
     """
     from deploy.base.output import print_table  # here: a coordinator that starts waits for none of it
 
@@ -112,7 +112,7 @@ def status(connection: Connection, as_json: bool) -> int:
 def list_coordinators(connection: Connection, as_json: bool) -> None:
     """List the coordinators.
 
-    `filestore coordinator status` shows how they are.
+    `filestore coordinator status` shows their state.
     """
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def list_coordinators(connection: Connection, as_json: bool) -> None:
 
 
 async def add_coordinator(client: AsyncClient, record: CoordinatorRecord) -> None:
-    """Let a coordinator in."""
+    """Add a coordinator."""
     body = {
         "id": record.coordinator_id,
         "address": record.address,
@@ -140,7 +140,7 @@ async def add_coordinator(client: AsyncClient, record: CoordinatorRecord) -> Non
 
 
 async def remove_coordinator(client: AsyncClient, coordinator_id: str) -> None:
-    """Take a coordinator out."""
+    """Remove a coordinator."""
     await client.call("DELETE", f"{PATH}/{quote(coordinator_id, safe='')}", dict[str, Any])
 
 

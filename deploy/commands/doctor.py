@@ -21,8 +21,8 @@ from runtime.wording import counted
 def doctor(data: Path, deep: bool) -> int:
     """Check the directory of a process that does not run.
 
-    The directory may be of a node or of a coordinator; nothing in it is changed. Prints what is wrong and
-    what to do about it. Exit code 10 when anything is.
+    The directory may be of a node or of a coordinator; nothing in it is changed. Prints each problem and how
+    to solve it. Exit code 10 if there is any.
     """
     problem_count = 0
     for findings in _examined(data, deep=deep):

@@ -34,7 +34,7 @@ def job() -> None:
     type=click.IntRange(0),
     default=None,
     metavar="SECONDS",
-    help="For gc: how long it keeps what no file refers to, in place of a day.",
+    help="For gc: keep content without files for this long, instead of a day.",
 )
 @click.option(
     "--yes-really",
@@ -104,7 +104,7 @@ def ls(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show(connection: Connection, named: str, as_json: bool) -> int:
-    """Show a run, or the newest run of a job. Exit code 1 when it failed."""
+    """Show a run, or the newest run of a job. Exit code 1 if it failed."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await get_run(client, await _run_id(client, named))
@@ -150,9 +150,9 @@ def watch(connection: Connection, named: str, as_json: bool) -> int:
 @json_option
 @connection_options
 def cancel(connection: Connection, named: str, as_json: bool) -> None:
-    """End a run that is under way, or the newest run of a job.
+    """Cancel a run in progress, or the newest run of a job.
 
-    What it has done stays done.
+    Its finished work stays.
     """
 
     async def work(client: AsyncClient) -> dict[str, Any]:

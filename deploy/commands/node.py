@@ -11,7 +11,14 @@ from deploy.base.addresses import plain_address
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, new_data_option, warn_of_argument, web_options
+from deploy.base.options import (
+    data_option,
+    http_option,
+    new_data_option,
+    run_data_option,
+    warn_of_argument,
+    web_options,
+)
 from deploy.commands.node_group import (
     drain,
     forget_instance,
@@ -53,21 +60,21 @@ def node() -> None:
     "--address",
     required=True,
     metavar="ADDRESS",
-    help="Where clients and other nodes reach this one: an IP address or a DNS name.",
+    help="Its address for clients and other nodes: IP or DNS name.",
 )
 @click.option(
     "--api-port",
     type=click.IntRange(1, 65535),
     default=API_PORT,
     show_default=True,
-    help="Where clients reach it.",
+    help="Its port for clients.",
 )
 @click.option(
     "--peer-port",
     type=click.IntRange(1, 65535),
     default=PEER_PORT,
     show_default=True,
-    help="Where other members reach it.",
+    help="Its port for other members.",
 )
 @click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
 @click.option(
@@ -75,7 +82,7 @@ def node() -> None:
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="The share of files that come here, compared with other nodes.",
+    help="Its share of the files, relative to the weights of other nodes.",
 )
 @names_options
 def join(
@@ -90,9 +97,9 @@ def join(
     zone: str,
     weight: int,
 ) -> None:
-    """Make a node of this machine: join a cluster.
+    """Set up a node on this machine, and join a cluster.
 
-    `filestore token join` prints the token that it takes.
+    `filestore token join` prints a token for it.
     """
     from deploy.setup.running import how_to_run
     from node.membership.join import join as join_cluster
@@ -132,10 +139,10 @@ def join(
     help="A coordinator of the same cluster, for instance https://192.0.2.1:7441.",
 )
 def reconnect(data: Path, coordinator_url: str) -> None:
-    """Tell a node where the coordinators are now.
+    """Set the addresses of the coordinators for a node.
 
-    For when all that it knew are gone. Start it again afterwards. Needed after a restore: coordinators that
-    are replaced one after the other are followed without it.
+    Use it if all coordinators that the node knew are gone, for example after a restore. Start the node again
+    afterwards. If coordinators are replaced one after the other, nodes follow without this command.
     """
     from node.membership.join import reconnect as reconnect_node
 
@@ -144,7 +151,7 @@ def reconnect(data: Path, coordinator_url: str) -> None:
 
 
 @node.command()
-@data_option("Its directory.")
+@run_data_option()
 @http_option
 @click.option(
     "--workers",
@@ -165,7 +172,7 @@ def run(
 ) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    SIGHUP makes it use the certificates that lie on disk, and the log level of the file of --config.
+    SIGHUP reloads the certificates on disk, and the log level from the file of --config.
     """
     from node.server import run_node
 

@@ -31,7 +31,7 @@ _COLUMNS: Final[Mapping[str, Callable[[Node], object]]] = {
 def list_nodes(connection: Connection, as_json: bool) -> None:
     """List the nodes. Admins only.
 
-    `filestore status` shows how they are.
+    `filestore status` shows their state.
     """
 
     async def work(client: AsyncClient) -> list[Node]:
@@ -46,7 +46,7 @@ def list_nodes(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
-    """Show all that is recorded of a node. Admins only."""
+    """Show the whole record of a node. Admins only."""
     print_record(connection.run(lambda client: client.nodes.get(node_id)), as_json=as_json)
 
 
@@ -57,8 +57,8 @@ def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node, and empty it. Admins only.
 
-    It continues to serve its content until other nodes have it. The command reports what is rejected from now
-    on. Run it again to see which unfinished uploads could not be moved so far, and why.
+    It continues to serve its content until other nodes have it. Warns if the cluster rejects changes or
+    uploads from now on. Run it again to see which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     answer = connection.run(lambda client: client.cluster.status())
@@ -68,7 +68,7 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
         f"{node_id} is draining: {many} to go. One stays until other nodes have the content, and for ten"
         " minutes after it was written."
     )
-    click.echo(f"`filestore status` shows how it goes; then `filestore node remove {node_id}`.")
+    click.echo(f"`filestore status` shows the progress; then `filestore node remove {node_id}`.")
     _show_unmoved(connection)
     if answer.get("health") == "unavailable":
         for problem in answer["problems"]:
@@ -86,14 +86,14 @@ def undrain(connection: Connection, node_id: str) -> None:
 
 @click.command()
 @click.argument("node_id")
-@click.option("--force", is_flag=True, help="Remove a node that is down for good, and give up what it holds.")
+@click.option("--force", is_flag=True, help="Remove a node that is down for good, and give up its content.")
 @click.option("--is-gone", is_flag=True, help="With --force: at once, before it counts as down.")
 @click.option(
     "--give-up", is_flag=True, help="Remove it even if content is lost that no other live node has."
 )
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, give_up: bool) -> None:
-    """Take a node out of the cluster for good. Admins only.
+    """Remove a node from the cluster for good. Admins only.
 
     It must be draining and hold nothing, not even a part of an unfinished upload.
     """
@@ -144,10 +144,10 @@ def revoke(connection: Connection, node_id: str) -> None:
 @click.argument("node_id")
 @connection_options
 def forget_instance(connection: Connection, node_id: str) -> None:
-    """Let another directory speak for a node. Admins only.
+    """Accept another directory as that of a node. Admins only.
 
-    For a directory that was put back from a backup. Stop every other process of this node first. What it
-    holds counts again when it was compared.
+    Use it for a directory that was restored from a backup. Stop every other process of this node first. The
+    node's replicas count again after they were compared with the log.
     """
     _call(connection, "DELETE", node_id, "/instance")
     click.echo(f"The next process with the certificate of {node_id} is accepted as this node.")

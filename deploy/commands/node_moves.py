@@ -44,9 +44,7 @@ def move(data: Path, target: Path) -> None:
 
 @click.command("set-address")
 @data_option("The directory of the stopped node.")
-@click.option(
-    "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
-)
+@click.option("--address", required=True, metavar="ADDRESS", help="Its address for clients and other nodes.")
 @connection_options
 def set_address(connection: Connection, data: Path, address: str) -> None:
     """Change the address of a stopped node. Admins only.
@@ -75,19 +73,17 @@ def set_address(connection: Connection, data: Path, address: str) -> None:
 @data_option("The directory of the stopped node.")
 @_to
 @click.option("--id", "node_id", required=True, help="Its new name: one that no node has had.")
-@click.option(
-    "--address", required=True, metavar="ADDRESS", help="Where clients and other nodes reach it now."
-)
+@click.option("--address", required=True, metavar="ADDRESS", help="Its address for clients and other nodes.")
 @click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
 @click.option("--token-file", type=UserPath(path_type=Path), required=True, help="A join token.")
 @names_options
 def rejoin(
     data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
 ) -> None:
-    """Let a stopped node go on at another address.
+    """Continue a stopped node at another address.
 
-    It joins under a new name, with the content that it has. Ports, zone and weight stay. Within one disk
-    nothing is copied. Run it again to resume after an interruption.
+    It joins under a new name, with its content. Ports, zone and weight stay the same. Within one disk nothing
+    is copied. Run it again to resume after an interruption.
     """
     from ca.errors import Conflict
     from deploy.setup.running import how_to_run

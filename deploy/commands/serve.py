@@ -12,7 +12,7 @@ RESTIC_ADDRESS = "127.0.0.1:8000"
 
 @click.group()
 def serve() -> None:
-    """Let other programs store in a bucket: restic."""
+    """Let other programs store files in a bucket: restic."""
 
 
 @serve.command()
@@ -22,17 +22,17 @@ def serve() -> None:
     default=RESTIC_ADDRESS,
     show_default=True,
     metavar="ADDRESS:PORT|unix:PATH",
-    help="Where restic finds it: plain HTTP on an address, or a socket that only you can use.",
+    help="The address for restic: plain HTTP on a port, or a socket that only you can use.",
 )
 @click.option(
     "--password-file",
     type=UserPath(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Lines USER:PASSWORD. A missing file is made, with a random password."
+    help="Lines USER:PASSWORD. A missing file is created, with a random password."
     "  [default: restic.password beside config.toml; none for a socket]",
 )
 @click.option(
-    "--no-auth", is_flag=True, help="Serve everybody who can reach the address, without a password."
+    "--no-auth", is_flag=True, help="Serve every client that can reach the address, without a password."
 )
 @click.option("--append-only", is_flag=True, help="Delete nothing but locks: no forget, no prune.")
 @connection_options

@@ -42,10 +42,10 @@ EXIT_CODES: Final = {
 @json_option
 @connection_options
 def status(connection: Connection, watch: bool, every: float, as_json: bool) -> int:
-    """Show coordinators, nodes, jobs, and what is wrong.
+    """Show coordinators, nodes, jobs, and problems.
 
-    Exit code 0 when the cluster is healthy, 10 when something needs attention, 6 when it refuses changes or
-    uploads, or does not answer, 3 when the token may not see it.
+    Exit code 0 if the cluster is healthy, 10 if something needs attention, 6 if it rejects changes or
+    uploads, or does not answer, 3 if the token lacks the permission.
     """
 
     async def work(client: AsyncClient) -> tuple[dict[str, Any], float]:
@@ -80,11 +80,11 @@ def _show(answer: dict[str, Any], now_s: float, connection: Connection, *, as_js
 @json_option
 @connection_options
 def damaged(connection: Connection, as_json: bool) -> int:
-    """List files that no node holds whole, and what is lost. Admins only.
+    """List files that no node holds whole, and lost bytes. Admins only.
 
-    Content is listed that is damaged on every node that holds it. Where bytes are lost, all others of the
-    content can still be downloaded, by ranges. What else is listed is made whole from the parts that are
-    sound. Exit code 0 when bytes are lost nowhere, 10 when some are.
+    Lists content that is damaged on every node that holds it. If some bytes are lost, all others can still be
+    downloaded, by ranges. Listed content without lost bytes is being restored from its intact parts. Exit
+    code 10 if any bytes are lost, otherwise 0.
     """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _nodes(answer: dict[str, Any]) -> list[Sequence[str]]:
                 str(node["url"]),
                 str(node["state"]),
                 f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-                str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+                str(node.get("disk", "")) if has_reported else "",  # an unknown state is left open
                 size(node.get("free_bytes", 0)) if has_reported else "",
                 size(node["total_bytes"]) if has_reported else "",
                 str(node.get("replicas", "")),

@@ -47,7 +47,7 @@ def token() -> None:
 def admin(data: Path, output: Path | None, *, revoke_old: bool) -> None:
     """Mint an admin token on a coordinator, without the API.
 
-    It is written to a file that only you can read. Earlier ones live on, unless --revoke-old ends them.
+    It is written to a file that only you can read. Earlier tokens stay valid, unless --revoke-old ends them.
     """
     from coordinator.admin import setup
 
@@ -90,7 +90,10 @@ def _revoke_admin(data: Path) -> None:
 @token.command()
 @click.option("--node-id", default="", help="Admit only a node of this name.")
 @click.option(
-    "--ttl", "ttl_seconds", type=Duration(least_s=60), help="How long it lives, such as 2h.  [default: 30m]"
+    "--ttl",
+    "ttl_seconds",
+    type=Duration(least_s=60),
+    help="Its validity, such as 2h.  [default: 30m]",
 )
 @click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
 @secret_output_option("Write it to a file (0600), print nothing.")
@@ -104,7 +107,7 @@ def join(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Mint a token by which a node joins, and print it. Admins only.
+    """Mint a token for a node that joins, and print it. Admins only.
 
     It is shown only once.
     """
@@ -123,14 +126,15 @@ def join(
     type=Duration(least_s=60),
     default="30m",
     show_default=True,
-    help="How long it lives, such as 2h, a day at most.",
+    help="How long it is valid, such as 2h; at most a day.",
 )
 @secret_output_option("Write it to a file (0600), print nothing.")
 def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
-    """Print what makes another machine a coordinator, once.
+    """Print a setup token for another machine.
 
-    And a node: `filestore setup --join` takes it there. It is made with the cluster key, so that only who
-    reads this directory can; `filestore token rm` ends it.
+    With it, `filestore setup --join` makes that machine a coordinator and a node, once. The token is made
+    with the cluster key, so only users who can read this directory can make one. `filestore token rm` revokes
+    it.
     """
     from coordinator.storage.config import CoordinatorFiles
     from deploy.setup.tokens import mint_setup_token
@@ -152,7 +156,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
 )
 @click.option("--group", "groups", multiple=True, help="Set the user's groups, once for each.")
 @click.option(
-    "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it lives, such as 7d.  [default: 12h]"
+    "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it is valid, such as 7d.  [default: 12h]"
 )
 @secret_output_option("Write it to a file (0600), print nothing.")
 @json_option
@@ -201,10 +205,10 @@ def user(
 @json_option
 @connection_options
 def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
-    """Let another key sign the tokens of users. Admins only.
+    """Replace the key that signs the tokens of users. Admins only.
 
-    Without a grace time every token that was ever minted ends at once, the admin's too: `filestore token
-    admin` on a coordinator makes another.
+    Without --grace, every token ends at once, including the admin's. `filestore token admin` on a coordinator
+    makes a new one.
     """
     rotated = connection.run(lambda client: client.users.rotate_key(grace_seconds=grace))
     if as_json:
@@ -217,13 +221,13 @@ def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
 @click.option(
     "--ttl",
     type=Duration(least_s=1),
-    help="How long the new one lives, such as 7d.  [default: 30d]",
+    help="How long the new token is valid, such as 7d.  [default: 30d]",
 )
 @secret_output_option("Where to write it.  [default: in the place of the present one]")
 @json_option
 @connection_options
 def renew(connection: Connection, ttl: int | None, output: Path | None, as_json: bool) -> None:
-    """Renew your own token while it lives.
+    """Renew your own token while it is valid.
 
     The new token replaces the content of the token file. The old token stays valid until it expires.
     """
@@ -244,7 +248,7 @@ def renew(connection: Connection, ttl: int | None, output: Path | None, as_json:
 @json_option
 @connection_options
 def list_join_tokens(connection: Connection, as_json: bool) -> None:
-    """List the tokens by which nodes join. Admins only.
+    """List the tokens for nodes that join. Admins only.
 
     Lists valid tokens, without their secrets.
     """
@@ -269,7 +273,7 @@ def remove_join_token(connection: Connection, token_id: str) -> None:
 
 
 def show(minted: MintedJoinToken | MintedToken, output: Path | None, *, as_json: bool) -> None:
-    """Print a token, or write it where only its owner reads it. `as_json`: what else is known of it, too."""
+    """Print a token, or write it to a file that only its owner can read. `as_json`: with its other fields."""
     if output is not None:
         write_own(output, minted.token.encode() + b"\n")
     if as_json:

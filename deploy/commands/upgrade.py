@@ -44,18 +44,18 @@ class UpgradeVerdict(Struct, frozen=True, kw_only=True):
 
 @click.group()
 def upgrade() -> None:
-    """Another version for a running cluster: check."""
+    """Upgrades of a running cluster: check."""
 
 
 @upgrade.command()
 @json_option
 @connection_options
 def check(connection: Connection, as_json: bool) -> int:
-    """Say whether a member may be stopped now, and which comes next.
+    """Check whether a member may be stopped now, and which one is next.
 
-    It is safe when every member is healthy, every blob has its replicas, no job moves replicas, and the last
-    snapshot of the metadata is younger than a day. Ask again before each machine. Exit code 0 when it is
-    safe, 10 when it is not. For admins only.
+    It is safe if every member is healthy, every blob has its replicas, no job moves replicas, and the last
+    snapshot of the metadata is younger than a day. Run it again before each machine. Exit code 0 if it is
+    safe, otherwise 10. For admins only.
     """
 
     async def work(client: AsyncClient) -> UpgradeVerdict:

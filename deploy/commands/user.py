@@ -46,7 +46,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_user(connection: Connection, user_id: str, as_json: bool) -> None:
-    """Show all that is recorded of a user. Admins only."""
+    """Show the whole record of a user. Admins only."""
     print_record(connection.run(lambda client: client.users.get(user_id)), as_json=as_json)
 
 
@@ -89,8 +89,8 @@ def set_user(
 def disable(connection: Connection, user_id: str, *, create: bool, as_json: bool) -> None:
     """Reject the tokens of a user until it is enabled. Admins only.
 
-    What the user owns, and its permissions, stay. Exit code 4 if there is no such user, unless --create,
-    which keeps anybody from minting tokens for this name.
+    The user's files and permissions stay. Exit code 4 if there is no such user, unless --create: it creates
+    the user as disabled, so that no tokens can be minted for this name.
     """
     found = connection.run(lambda client: client.users.put(user_id, disabled=True, existing=not create))
     print_json(found) if as_json else click.echo(f"Tokens of {user_id} are rejected from now on.")
@@ -112,8 +112,8 @@ def enable(connection: Connection, user_id: str, *, as_json: bool) -> None:
 def revoke(connection: Connection, user_id: str) -> None:
     """End all tokens, permissions and links of a user. Admins only.
 
-    The user stays, and what it owns. No node takes any of its tokens from then on; one that is minted later
-    works.
+    The user and its files stay. Every node rejects its existing tokens from then on; tokens minted later
+    work.
     """
     connection.run(lambda client: client.users.revoke(user_id))
     click.echo(f"All tokens, permissions and public links of {user_id} are revoked.")

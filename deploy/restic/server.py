@@ -198,7 +198,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return web.Response(status=status, text=f"{line_of(error)}\n")
     except (ConnectionError, aiohttp.ClientError, TimeoutError) as error:
         if request.writer.output_size:  # another head would pass for content
-            raise ClientGone("an answer cannot be taken back") from error
+            raise ClientGone("a response that has begun cannot be replaced") from error
         # The client has gone or is silent: it does not read this.
         raise web.HTTPBadRequest(text="The body is incomplete.\n") from error
     state.went_well()

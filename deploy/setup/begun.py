@@ -24,9 +24,9 @@ _ATTEMPT_BYTES: Final = 32
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """A coordinator that is being made. `token`: the text of the setup token, "" for the first machine.
+    """A coordinator that is being created. `token`: the text of the setup token, "" for the first machine.
 
-    `attempt`: a random value by which the coordinator that accepts the token recognises the same machine.
+    `attempt`: a random value that identifies this machine to the coordinator that accepts the token.
     """
 
     token: str = ""

@@ -58,7 +58,7 @@ def has_systemd_units() -> bool:
 
 
 def how_to_run(role: str, data: Path) -> str:
-    """Return the command that runs a member: that of its unit, if systemd has one for this directory."""
+    """Return the command that runs a member: through its unit, if systemd has one for this directory."""
     if data.absolute() == DATA / role and has_systemd_units():
         return f"systemctl enable --now {unit_of(role).removesuffix('.service')}"
     return f"filestore {role} run --data {data}"

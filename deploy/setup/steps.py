@@ -111,7 +111,7 @@ def _run_coordinator(files: CoordinatorFiles, members: MemberProcesses) -> None:
 
 
 def _asked(plan: MachinePlan, token: SetupToken, attempt: begun.Begun, *, is_running: bool) -> bytes:
-    """The bundle, or b"" once this machine runs. Nobody but the coordinator that the token names sees it."""
+    """Return the bundle, or b"" once this machine runs. Only the coordinator in the token receives it."""
     body = {
         "id": plan.name,
         "address": plan.address,

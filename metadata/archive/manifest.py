@@ -1,9 +1,9 @@
 """Read the manifest of an exported GNS3 project: name, version of its format, images that it needs.
 
-Such an export is a zip with the topology in `project.gns3` and, if asked for, images in `images/KIND/NAME`.
-Nothing else of it is unpacked. Files come from users: whatever is in them, reading takes bounded time and
-memory and raises nothing. Content that is too large to be examined is not reported as damaged, but omitted,
-and `truncated` is set.
+Such an export is a zip with the topology in `project.gns3` and, if requested, images in `images/KIND/NAME`.
+Nothing else is unpacked. Files come from users: for any content, reading takes bounded time and memory and
+raises nothing. Content that is too large to be examined is not reported as damaged, but omitted, and
+`truncated` is set.
 """
 
 import re

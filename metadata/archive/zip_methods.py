@@ -1,6 +1,6 @@
-"""The compression methods of zip entries; no output is larger than it may be. No I/O of its own.
+"""The compression methods of zip entries; no output is larger than allowed. No I/O of its own.
 
-Memory is bounded by that size and by INPUT_BYTES_MAX, whatever the data ask for; so is time.
+Memory and time are bounded by that size and by INPUT_BYTES_MAX, for any data.
 """
 
 import bz2

@@ -66,7 +66,7 @@ class ZipEntry:
 
     @property
     def shown_name(self) -> str:
-        """The name as text; what is not well-formed in it is replaced."""
+        """Return the name as text; malformed parts are replaced."""
         return self.name.decode("utf-8" if self.flags & _UTF8 else "cp437", "replace")
 
 

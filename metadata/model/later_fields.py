@@ -19,7 +19,10 @@ S = TypeVar("S", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A label, a number or a flag, as its example is. `since`: the rules from which on it may be said."""
+    """A field that was added later: a label, a number or a flag, like its example.
+
+    `since`: the first rules with which it may be set.
+    """
 
     kind: str
     name: str

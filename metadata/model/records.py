@@ -463,9 +463,9 @@ class TokenKeyRecord(Struct, frozen=True, kw_only=True):
 class StateHash(Struct, frozen=True, kw_only=True):
     """The digest of a slice of the state at `log_index`: `rows` rows of `table`, in hexadecimal.
 
-    Members that applied the same log have the same, but for what each knows of its own: `touched`, the log
-    has changed rows of these since they were hashed before; `tracked`, it would know. `position`: where the
-    slice begins.
+    Members that applied the same log have the same, except for their own memory. `touched`: the log has
+    changed rows of the slice since they were last hashed; `tracked`: the member would know that. `position`:
+    the start of the slice.
     """
 
     log_index: int

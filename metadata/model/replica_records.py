@@ -99,8 +99,8 @@ class ShortBlob(Struct, frozen=True, kw_only=True):
     """A blob with too few replicas that count.
 
     `missing`: how many replicas it lacks, plus one if no node holds it. `holders`: nodes whose replica is to
-    be kept, whatever their state. `doomed`: nodes that have yet to delete theirs. `damaged`: nodes that keep
-    a damaged copy with some intact bytes.
+    be kept, in any state. `doomed`: nodes that have yet to delete theirs. `damaged`: nodes that keep a
+    damaged copy with some intact bytes.
     """
 
     sha256: str

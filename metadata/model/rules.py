@@ -3,13 +3,13 @@
 The meaning of commands may change from one version of this program to the next, but never while coordinators
 run different versions: each applies the same log, and must reach the same state.
 
-So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
-the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
-then a newer program does as the older ones do. Whoever changes what a command does adds a number here and
-does the new thing only from there on. A command that is added says `since`: older programs cannot read it,
-so that it is not proposed before. Queries need none: each coordinator answers for itself, and for one that
-does not know a query another does (`metadata.rpc.client`). (etcd and CockroachDB have the same under the
-name of cluster version.)
+So the state contains the version of the rules by which commands are applied. It is raised by an entry of the
+log, which the leader proposes once every coordinator knows the newer rules
+(`coordinator.member.rules_upgrade`). Until then a newer program behaves like the older ones. A change to what
+a command does adds a number here, and applies only from that version on. A new command has a `since`: older
+programs cannot read it, so it is not proposed before. Queries need none: each coordinator answers for itself,
+and if one does not know a query, another does (`metadata.rpc.client`). (etcd and CockroachDB have the same
+under the name of cluster version.)
 """
 
 from typing import Final
@@ -35,10 +35,10 @@ FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 RULES: Final = 6  # the newest that this program knows
 
-# Digests of the state have these tables from there on, in this order: coordinators that know only older rules
-# do not have them. A newer table is the last one here. No column is added to a table: a version that is put
-# back hashes every column that it finds in a table that it knows, and so would differ from those that were
-# never upgraded. What is new has a table of its own (see CONTRIBUTING.md).
+# Digests of the state include these tables from that version on, in this order: coordinators that know only
+# older rules do not have them. A newer table is the last one here. No column is added to a table: a version
+# that is put back hashes every column that it finds in a table that it knows, and so would differ from those
+# that were never upgraded. New columns are in a table of their own (see CONTRIBUTING.md).
 TABLES_SINCE: Final = {
     "concatenations": UPLOADS_ARE_CONCATENATED,
     "parts": UPLOADS_ARE_CONCATENATED,

@@ -25,8 +25,8 @@ def is_too_many(going: int, blobs: int) -> bool:
 def clock_doubt(offsets_ms: Iterable[int]) -> str:
     """Return why nothing may expire by our clock, or "" for no reason.
 
-    `offsets_ms`: other clocks minus ours. The median of all clocks, including ours, is taken as the true
-    time; of an even number the earlier one, by which less expires.
+    `offsets_ms`: other clocks minus ours. The median of all clocks, including ours, counts as the true time;
+    of an even number the earlier one, by which less expires.
     """
     ahead_ms = statistics.median_high([0, *(-offset_ms for offset_ms in offsets_ms)])
     if ahead_ms <= CLOCK_OFF_MAX_MS:
@@ -43,9 +43,9 @@ def are_split(offsets_ms: Sequence[int]) -> bool:
 def correction_ms(offsets_ms: Iterable[int]) -> int:
     """Return the difference from our clock to that of most others; 0 while no majority calls it wrong.
 
-    `offsets_ms`: other clocks minus ours. It is the median of all, including ours; of an even number the one
-    that is closer to ours. So there is no verdict with fewer than three clocks, nor if they are split in
-    halves. If most are wrong in the same way, they win.
+    `offsets_ms`: other clocks minus ours. The result is the median of all, including ours; of an even number
+    the one that is closer to ours. So there is no verdict with fewer than three clocks, nor if they are split
+    in halves. If most are wrong in the same way, they win.
     """
     clocks_ms = [0, *offsets_ms]
     low_ms, high_ms = statistics.median_low(clocks_ms), statistics.median_high(clocks_ms)

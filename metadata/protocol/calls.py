@@ -366,7 +366,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     since_ms: dict[str, int] = {}
     rival: str = ""
     version: str = ""  # see HeartbeatCall
-    rules: int = 0  # the same
+    rules: int = 0  # of the rules, as above
     is_too_old: bool = False  # its heartbeats are refused, as it does not know the rules in force
     replicas: int = 0  # that count, as the log has them
     certificate_ends_at_ms: int = 0  # of the newest that lives; 0 for none
@@ -416,7 +416,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     version: str = ""  # of the product; until 0.3.0: "" from 0.1.0
     rules: int = 0  # in force, by the state of this coordinator; until 0.3.0: 0 from 0.1.0
     rules_known: int = 0  # the newest that this coordinator knows
-    certificate_ends_at_ms: int = 0  # that of this coordinator; 0 while it cannot be read
+    certificate_ends_at_ms: int = 0  # of this coordinator's own; 0 while it cannot be read
 
 
 class RulesCall(Struct, frozen=True, tag="rules"):

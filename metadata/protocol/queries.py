@@ -181,10 +181,11 @@ class ListBucketFiles(BucketFilesQuery, frozen=True, kw_only=True, tag="list_buc
 
 
 class ListFolderFiles(BucketFilesQuery, frozen=True, kw_only=True, tag="list_folder_files"):
-    """The files in the folder `path`; `is_recursive`: and in the folders below it."""
+    """The files in the folder `path`; `is_recursive`: and in the folders below it. `name`: only this name."""
 
     path: Text
     is_recursive: bool = False
+    name: Text = ""
 
 
 class ListFolders(Query, frozen=True, kw_only=True, tag="list_folders"):

@@ -92,7 +92,7 @@ class MetadataClient:
         instance: str = "",
     ) -> None:
         """`instance`: which process of a member this is, where that matters."""
-        assert coordinators, "a client needs somebody to ask"
+        assert coordinators, "a client needs a coordinator to ask"
         self._identity, self._instance = identity, instance
         self._context = context
         self._roster = Roster(())
@@ -129,11 +129,11 @@ class MetadataClient:
     async def propose(
         self, command: AnyCommand, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> _T:
-        """Apply a command, once.
+        """Apply a command, once; return its reply.
 
-        What it replies; raises what it is refused with, or Unavailable after `timeout_s`; sooner for a client
-        that has waited long enough (`runtime/time_limits.py`), or without heartbeats of the
-        leader; NotInForce for a field that an older leader would pass over.
+        Raises its error, or Unavailable after `timeout_s`; sooner for a client that has waited long enough
+        (`runtime/time_limits.py`), or without heartbeats of the leader; NotInForce for a field that an older
+        leader would ignore.
         """
         require(command.rules_of_fields, self.rules_in_force)
         call = partial(ProposeCall, command=command)

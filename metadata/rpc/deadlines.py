@@ -1,15 +1,15 @@
 """Deadlines of many concurrent waits, on one timer. Shared by both ends of calls.
 
-A timer for each costs more than the rest of a small call, and nearly all are taken back unused. Here to set
-and to clear one is an entry of a dict; the timer goes off at the earliest that was set, and finds most of
-them cleared. Where one comes only now and then, its timer goes with it: nobody is woken for nothing.
+A timer for each costs more than the rest of a small call, and nearly all are cancelled. Here, setting or
+clearing a deadline is an entry of a dict; the timer fires at the earliest that was set, and finds most of
+them cleared. If there are few waits, the timer is cancelled with the wait, so no wake-up is wasted.
 """
 
 import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-SWEEP_S = 0.05  # between two looks at them; what is overdue is told no later than this after its time
+SWEEP_S = 0.05  # between two checks; an overdue wait ends at most this long after its time
 SELDOM_S = 0.1  # from one to the next
 GRAIN_S = 0.001  # uvloop's timers count whole milliseconds, and may go off by as much too early
 

@@ -44,7 +44,7 @@ class KeepsCredential(Protocol):
 
 @dataclass(slots=True)
 class Findings:
-    """Problems, in the order in which they were met, and facts: what was looked at, a line each."""
+    """Problems, in the order in which they were found, and facts: what was examined, a line each."""
 
     problems: list[Problem] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)

@@ -141,11 +141,11 @@ class NodeHealth:
         )
 
     def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
-        """Return the state of a node to show to an operator: what needs action comes first.
+        """Return the state of a node to show to an operator: a state that needs action comes first.
 
         down or suspect without heartbeats, or down because the log says so and its return is not recorded
         yet; unreachable if most others say so; returning; draining; healthy. Without any heartbeat so far:
-        joined if it has never run, else unheard.
+        joined if it has never run, otherwise `unheard`.
         """
         state = self.state(node.node_id, at_s=at_s)
         if DOWN in (node.state, state):

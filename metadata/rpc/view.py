@@ -76,7 +76,7 @@ class View:
         self._confirmed_at = self._leader_confirmed_at = self._doubted_at = float("-inf")
         self._leader = ""
         self._hurries: dict[str, asyncio.Event] = {}  # by coordinator: beat now
-        self._refusal = ""  # that is in the log
+        self._refusal = ""  # the rejection that was logged
         self._clock_offset_s = math.nan
         self._leader_answer: tuple[HeartbeatReply, float] | None = None  # and our monotonic clock then
         self.on_revoked: Callable[[frozenset[str]], None] = lambda _: None  # of certificates that have ended
@@ -132,7 +132,7 @@ class View:
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
     def token_ends_at_ms(self, token: str) -> int:
-        """Return when a user token that was just verified expires, by itself or with its key."""
+        """Return when a user token that was just verified expires, at its own end or that of its key."""
         assert self._verifier is not None
         return self._verifier.ends_at_ms(token)
 

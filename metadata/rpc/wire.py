@@ -75,7 +75,7 @@ class _Encoded(Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-MALFORMED: Final = "malformed message from a peer"  # so it is told to the peer: see MetadataClient
+MALFORMED: Final = "malformed message from a peer"  # the text that the peer receives: see MetadataClient
 
 _parcel_decoder = msgspec.msgpack.Decoder(Parcel)
 _call_decoder: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)

@@ -1,4 +1,4 @@
-"""The data directory of a node: which files lie where, and what node.json says."""
+"""The data directory of a node: its files, and the content of node.json."""
 
 import errno
 import fcntl
@@ -22,7 +22,7 @@ from runtime.json_files import decode_foreign
 
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
 PROBE = "probe"  # written and removed at start
-OTHERS_WRITE = 0o022  # in the directory of a node: they could put another credential there
+OTHERS_WRITE = 0o022  # in the directory of a node: other users could replace its credential
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotJoined(Conflict):
-    """The directory holds no node; `filestore node join` makes one."""
+    """The directory contains no node; `filestore node join` creates one."""
 
 
 class DataInUse(Conflict):
@@ -38,7 +38,7 @@ class DataInUse(Conflict):
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """node.json: who this node is, where it listens, and the coordinators as they were when it joined."""
+    """node.json: the identity of this node, its addresses, and the coordinators at the time of joining."""
 
     id: str
     cluster: str
@@ -73,7 +73,10 @@ class NodeFiles:
         self.instance = data / "instance.json"
 
     def trouble(self) -> str:
-        """Why the disk takes no bytes now: it fails, or is read-only; "" otherwise, a full one included."""
+        """Return why the disk cannot be written now:
+
+        it fails, or is read-only; "" otherwise, also if it is full.
+        """
         probe = self.data / PROBE
         try:
             descriptor = os.open(probe, _LOCK_FLAGS | os.O_TRUNC, 0o600)
@@ -91,7 +94,7 @@ class NodeFiles:
     def locked(self) -> Iterator[int]:
         """Keep the directory for this process alone; the kernel ends that with the process.
 
-        It yields the descriptor of the file that is locked. Raises DataInUse.
+        Yields the descriptor of the locked file. Raises DataInUse.
         """
         descriptor = os.open(self.lock, _LOCK_FLAGS, 0o600)
         try:
@@ -104,9 +107,10 @@ class NodeFiles:
 
     @contextmanager
     def workers_locked(self, timeout_s: float) -> Iterator[int]:
-        """A descriptor for the workers to inherit: the directory is theirs until the last of them has ended.
+        """Yield a descriptor for the workers to inherit: they hold the directory until the last one has
+        ended.
 
-        Those of a process that was killed are waited for. Blocks; raises DataInUse after `timeout_s`.
+        Waits for the workers of a process that was killed. Blocks; raises DataInUse after `timeout_s`.
         """
         ends_at_s, is_logged = time.monotonic() + timeout_s, False
         descriptor = os.open(self.workers_lock, _LOCK_FLAGS, 0o600)
@@ -129,7 +133,7 @@ class NodeFiles:
             os.close(descriptor)
 
     def credential(self) -> Credential:
-        """Key, certificate and trusted root of this node."""
+        """Return key, certificate and trusted root of this node."""
         return Credential(self.credential_path, read_roots(self.root))
 
     def read_config(self) -> NodeConfig:
@@ -147,5 +151,5 @@ class NodeFiles:
             ) from error
 
     def write_config(self, config: NodeConfig) -> None:
-        """Replace node.json. It comes last when a node joins: with it the directory holds a node."""
+        """Replace node.json. Joining writes it last: from then on the directory contains a node."""
         write_durable(self.config, msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")

@@ -1,10 +1,10 @@
 """Which directory and which start of it a node's process is. Shared by server, workers, announcement.
 
-See `coordinator/admission.py`. A directory can be copied while its node runs, or put back from a copy
-later: both hold the same certificate. So each start is counted in the directory, and told to the
-coordinators. The file that is locked notes who has locked it, and where it lies: the next process that
-locks the same file on the same machine, since it was booted, knows that the one before has ended, and need
-not be waited for. A copy lies elsewhere.
+See `coordinator/admission.py`. A directory can be copied while its node runs, or restored from a copy later:
+both have the same certificate. So each start is counted in the directory, and reported to the coordinators.
+The locked file notes the process that locked it, and the place of the file. If the next process locks the
+same file on the same machine since it was booted, the earlier process has ended, and need not be waited for.
+A copy has another place.
 """
 
 import logging
@@ -34,7 +34,7 @@ class Start:
     ended: tuple[str, ...] = ()
 
     def succeeds(self, speaker: str) -> str:
-        """The process of the instance that speaks by the log, if that one has ended, else ""."""
+        """Return the process of the instance `speaker` in the log if that has ended, otherwise ""."""
         process = parsed(speaker).process if speaker else ""
         return process if process in self.ended else ""
 

@@ -14,7 +14,7 @@ _Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
 
 class CustodyStops:
-    """Passes that stopped because too many blobs would go at once, until one of their kind goes through."""
+    """Passes that stopped because too many blobs would go at once, until one of their kind succeeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
@@ -44,7 +44,7 @@ class CustodyStops:
             self._broken_off.labels(kind).set(error is not None)
 
     def note(self, kind: str, *, is_stopped: bool) -> None:
-        """How the last pass of this kind ended."""
+        """Record the end of the last pass of this kind."""
         (self._kinds.add if is_stopped else self._kinds.discard)(kind)
         self._gauge.labels(kind).set(is_stopped)
 
@@ -120,7 +120,7 @@ class NodeMetrics:
         )
 
     def client_bytes(self) -> float:
-        """Content bytes that clients have sent and got so far, through this process."""
+        """Return how many content bytes clients have sent and received through this process."""
         families = (*self.upload_bytes.collect(), *self.download_bytes.collect())
         return sum(
             sample.value for family in families for sample in family.samples if sample.name.endswith("_total")

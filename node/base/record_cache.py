@@ -1,9 +1,9 @@
-"""Records of files for downloads: from memory while that is as good as asking, else from the coordinators.
+"""Records of files for downloads: from memory while that is as good as asking, otherwise from coordinators.
 
-`run` follows the leader: it keeps one call under way, whose answer says what must be dropped and for how long
-the rest may be used (node/base/record_store.py says the rules, coordinator/member/record_leases.py why
-they are enough). Without an answer for a lease every read asks the coordinators, as if nothing were kept
-here. Where nobody has read anything for UNUSED_S nothing is kept and nobody asked, until the next read.
+`run` follows the leader: it keeps one call open, whose reply says which records must be dropped, and how long
+the others may be used. `node/base/record_store.py` has the rules, `coordinator/member/record_leases.py` says
+why they suffice. Without a lease every read asks the coordinators, as if there were no cache. After UNUSED_S
+without a read, the cache is dropped and the call ends, until the next read.
 """
 
 import asyncio
@@ -21,10 +21,8 @@ from node.base.record_store import CachedRecords
 from runtime.background import DONE, Pause, Work
 from runtime.clock import boot_time_s
 
-FOLLOW_TIMEOUT_S = (
-    1.5  # the leader answers after a third of this; a lease that is older is not worth waiting for
-)
-LEAVE_TIMEOUT_S = 0.5  # a write waits for a lease then, as for a process that died
+FOLLOW_TIMEOUT_S = 1.5  # the leader answers after a third of this; an older lease is not worth waiting for
+LEAVE_TIMEOUT_S = 0.5  # without this, a write waits for the lease, as after a crash
 FOLLOW_AGAIN_S = 0.1  # after no answer
 UNUSED_S = 10.0
 
@@ -43,7 +41,7 @@ class RecordCache:
         self._subscriber = secrets.token_hex(16)
         self._has_left = False
         self._read_at_s = boot_time_s()
-        self._is_read = asyncio.Event()  # after a while in which nobody did
+        self._is_read = asyncio.Event()  # cleared after a while without reads
         self._hits = metrics.record_reads.labels("kept")
         self._misses = metrics.record_reads.labels("asked")
         metrics.records_kept.set_function(lambda: len(self._records))
@@ -51,11 +49,11 @@ class RecordCache:
 
     @property
     def is_leased(self) -> bool:
-        """Whether anything may be answered from memory now."""
+        """Return whether any record may be answered from memory now."""
         return self._records.is_leased(now_s=boot_time_s())
 
     def get(self, caller: Caller, file_uuid: str) -> ContentRecord | None:
-        """The record of a file that this caller may read now; None if it is not kept.
+        """Return the record of a file if it is cached and this caller may read it now, otherwise None.
 
         It is as linearizable as asking. The caller's token was verified just now. No I/O.
         """
@@ -85,11 +83,11 @@ class RecordCache:
             self._records.end(reading)
 
     def forget(self, file_uuid: str) -> None:
-        """Drop what is kept of a file: none of the replicas that it names could be read."""
+        """Drop the cached record of a file, as none of the replicas in it could be read."""
         self._records.forget(file_uuid)
 
     async def leave(self) -> None:
-        """Keep nothing from now on, and tell the leader, so that no write waits for a process that ends."""
+        """Stop caching, and tell the leader, so that no write waits for a process that ends."""
         self._has_left = True
         await self._let_go()
 
@@ -116,7 +114,7 @@ class RecordCache:
             return DONE
         if boot_time_s() - self._read_at_s > UNUSED_S:
             await self._let_go()
-            self._subscriber = secrets.token_hex(16)  # who has left does not come back
+            self._subscriber = secrets.token_hex(16)  # a subscriber that has left does not come back
             return Pause(None)
         call = FollowCall(self._subscriber, self._records.term, self._records.version)
         sent_at_s = boot_time_s()

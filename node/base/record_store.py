@@ -2,12 +2,11 @@
 
 coordinator/member/record_leases.py explains how cached records stay valid. The node's part of it is:
 
-- Kept records are answered only within the lease, which counts from when the call that brought it was sent.
-- What the leader blocks is dropped before that is acknowledged, and not kept again while it is blocked.
-- A record is kept if the read that found it began within this lease and none of its keys was blocked at any
-  time since: an earlier read may have found what was true before the command that is blocked for.
-- A lapse of the lease, and another term, forget everything, reads under way included: blocks may have come
-  and gone that this process never heard of.
+- Cached records are used only within the lease, which counts from the time when its call was sent. - A record
+is dropped before its block is acknowledged, and not cached again while it is blocked. - A record is cached
+only if its read began within this lease and none of its keys was blocked since. An earlier read may have
+found the state before the command that caused the block. - The end of the lease, and another term, drop
+everything, reads in progress included: this process may have missed blocks that began and ended in between.
 """
 
 from collections import OrderedDict
@@ -17,13 +16,13 @@ from metadata.protocol.calls import FollowReply
 from metadata.protocol.invalidation import EVERY_KEY, file_key, keys_of
 
 RECORDS_MAX = 16_384  # of one process: about 20 MiB
-READS_MAX = 1024  # under way, that may be kept
+READS_MAX = 1024  # in progress, whose results may be cached
 
 _Id = tuple[str, int, str]  # user, generation, file
 
 
 class Reading:
-    """A read under way whose answer may be kept. `blocked`: every key that was blocked since it began."""
+    """A read in progress whose result may be cached. `blocked`: every key that was blocked since it began."""
 
     __slots__ = ("blocked",)
 
@@ -32,7 +31,7 @@ class Reading:
 
 
 class CachedRecords:
-    """At most `records_max` of them; the longest unused go first."""
+    """Up to `records_max` records; the longest unused are dropped first."""
 
     def __init__(self, *, records_max: int = RECORDS_MAX) -> None:
         self.term = 0
@@ -48,11 +47,11 @@ class CachedRecords:
         return len(self._records)
 
     def is_leased(self, *, now_s: float) -> bool:
-        """Whether anything may be answered from here now."""
+        """Return whether any record may be answered from here now."""
         return now_s < self._ends_at_s
 
     def follow(self, reply: FollowReply, *, sent_at_s: float, now_s: float) -> None:
-        """Do what the leader answered to a call that was sent then; answers in the order of their calls."""
+        """Apply the leader's reply to a call that was sent then; replies come in the order of their calls."""
         if reply.term != self.term or not self.is_leased(now_s=now_s):
             self.forget_all()
         self.term, self.version = reply.term, reply.version
@@ -66,7 +65,7 @@ class CachedRecords:
         self._ends_at_s = max(self._ends_at_s, sent_at_s + reply.lease_s)
 
     def get(self, caller: Caller, file_uuid: str, *, now_s: float) -> ContentRecord | None:
-        """The record as it is now for this caller, whose token was verified; None if it is not kept."""
+        """Return the current record for this caller, whose token was verified; None if it is not cached."""
         known = self._records.get((caller.subject, caller.generation, file_uuid))
         if known is None or now_s >= self._ends_at_s:
             return None
@@ -74,7 +73,7 @@ class CachedRecords:
         return known[0]
 
     def begin(self, *, now_s: float) -> Reading | None:
-        """A read begins whose answer may be kept; None if it may not. `end` it in any case."""
+        """Begin a read whose result may be cached; return None if it may not. `end` it in any case."""
         if not self.is_leased(now_s=now_s) or len(self._readings) >= READS_MAX or EVERY_KEY in self._blocked:
             return None
         reading = Reading(self._blocked)
@@ -82,11 +81,11 @@ class CachedRecords:
         return reading
 
     def end(self, reading: Reading) -> None:
-        """The read is over."""
+        """End a read."""
         self._readings.discard(reading)
 
     def keep(self, reading: Reading, caller: Caller, record: ContentRecord, *, now_s: float) -> bool:
-        """Keep what a read under way has found, if that is allowed; whether it is."""
+        """Cache the result of a read, if that is allowed; return whether it is."""
         keys = keys_of(caller, record.file)
         is_free = reading in self._readings and reading.blocked.isdisjoint(keys)
         if not (is_free and record.is_lasting and self.is_leased(now_s=now_s)):
@@ -101,14 +100,14 @@ class CachedRecords:
         return True
 
     def forget(self, file_uuid: str) -> None:
-        """Drop the records of a file: its replicas were not found where they say."""
+        """Drop the records of a file whose replicas were not where they say."""
         key = file_key(file_uuid)
         self._drop(key)
         for reading in self._readings:
             reading.blocked |= {key}
 
     def forget_all(self) -> None:
-        """Drop everything, the lease and reads under way included."""
+        """Drop everything, including the lease and reads in progress."""
         self._ends_at_s = float("-inf")
         self._records.clear()
         self._by_key.clear()

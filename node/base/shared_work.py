@@ -66,11 +66,11 @@ class SharedWork(Generic[_K, _T]):
         self._linger_s = linger_s
         self._keep_s = keep_s
         self._works: dict[_K, _Work[_T]] = {}
-        self._tasks: dict[asyncio.Task[_T], _K] = {}  # also of what was given up and has yet to end
+        self._tasks: dict[asyncio.Task[_T], _K] = {}  # including abandoned work that has not ended yet
         self._is_closed = False
 
     def __contains__(self, key: _K) -> bool:
-        """Whether such work is under way, or what it came to is kept."""
+        """Return whether such work is in progress, or its result is kept."""
         return key in self._works
 
     async def join(self, key: _K, work: Callable[[], Awaitable[_T]], *, answer_s: float | None = None) -> _T:
@@ -111,10 +111,10 @@ class SharedWork(Generic[_K, _T]):
             found.moved = (found.moved or 0) + amount
 
     async def close(self) -> None:
-        """End what is under way, and begin nothing any more."""
+        """End all work, and start no more."""
         self._is_closed = True
         for task in self._tasks:
-            if not task.cancelling():  # else it ends already, and what it does for that is not cut short
+            if not task.cancelling():  # otherwise it ends already, and its cleanup is not cut short
                 task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -127,7 +127,7 @@ class SharedWork(Generic[_K, _T]):
         given_up = [task for task, earlier in self._tasks.items() if earlier == key]
 
         async def run() -> _T:
-            if given_up:  # and may take long to end
+            if given_up:  # and its end may take long
                 await asyncio.wait(given_up)
             return await work()
 
@@ -142,7 +142,7 @@ class SharedWork(Generic[_K, _T]):
         failure = None if task.cancelled() else task.exception()
         if failure is not None and not work.waiting:
             facts = {"work": str(key), "reason": str(failure)}
-            _log.warning("one of the %s failed while nobody waited for it", self._what, extra=facts)
+            _log.warning("one of the %s failed while no request waited for it", self._what, extra=facts)
         if self._keep_s and not task.cancelled():
             asyncio.get_running_loop().call_later(self._keep_s, self._forget, key, work)
         else:
@@ -151,7 +151,7 @@ class SharedWork(Generic[_K, _T]):
     def _give_up(self, key: _K, work: _Work[_T]) -> None:
         work.is_given_up = work.task.cancel()
         if work.is_given_up:
-            _log.info("gave up one of the %s: nobody asks for it", self._what, extra={"work": str(key)})
+            _log.info("gave up one of the %s: no request asks for it", self._what, extra={"work": str(key)})
 
     def _forget(self, key: _K, work: _Work[_T]) -> None:
         if self._works.get(key) is work:

@@ -1,4 +1,4 @@
-"""Which bytes of a file are there: half-open, joined spans. Shared by downloads, salvage and quarantine.
+"""Which bytes of a file exist: half-open, joined spans. Shared by downloads, salvage and quarantine.
 
 Pure: integers in, spans out.
 """
@@ -10,7 +10,7 @@ Span = tuple[int, int]  # start and stop in bytes; stop is outside
 
 
 class Coverage:
-    """Spans that only ever grow."""
+    """Spans that only grow."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._starts: list[int] = []
@@ -26,11 +26,11 @@ class Coverage:
 
     @property
     def prefix_bytes(self) -> int:
-        """How many bytes are there without a gap from the beginning on."""
+        """Return how many bytes exist without a gap from the beginning."""
         return self._stops[0] if self._starts and self._starts[0] == 0 else 0
 
     def add(self, start: int, stop: int) -> None:
-        """These bytes are there now, all or some of them perhaps for the second time."""
+        """Add a span, which may overlap existing ones."""
         assert 0 <= start <= stop
         if start == stop:
             return
@@ -44,7 +44,7 @@ class Coverage:
         self._stops[first:last] = [stop]
 
     def missing(self, size_bytes: int) -> Iterator[Span]:
-        """The gaps in a file of this size, ascending."""
+        """Yield the gaps in a file of this size, ascending."""
         at = 0
         for start, stop in self.spans:
             if at < min(start, size_bytes):

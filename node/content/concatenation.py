@@ -1,11 +1,11 @@
 """Final uploads (tus concatenation): the node that holds one reads its parts, in order, and writes them.
 
-Any node takes the creation of one, and passes it on to the node that holds the upload, at its address.
+Any node accepts the creation of a final upload, and passes it on to the upload's holder, at its address.
 
-Each part lies, durable and complete, on the nodes of its own placement. What is read of it is hashed, and is
-right when it has the sha256 that the log knows of the part; else it is dropped, and comes from another node.
-So the final upload has a chain, progress in the log and a quorum like an upload of a client: whoever goes on
-with it, after a lost connection or on another node, begins where the log says that it stands.
+Each part is complete and durable on the nodes of its own placement. The bytes of a part are hashed as they
+are read, and must match the sha256 in the log; otherwise they are dropped, and read from another node. So the
+final upload has a chain, progress in the log and a quorum like an upload of a client. After a lost
+connection, or on another node, it resumes at the offset in the log.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ from runtime.time_limits import PATIENCE_S, moved
 from web.headers.tus_fields import parts_field, versioned
 from web.request_body import Batch
 
-GATHERING_S: Final = 24 * 3600.0  # the holder says that it lives; its time is in the size of the file
+# The holder shows that it is alive; the time depends on the size of the file.
+GATHERING_S: Final = 24 * 3600.0
 READ_BYTES: Final = 1 << 20
 SOURCE_S: Final = PATIENCE_S / 2  # for the next bytes of one node: after it the client waits for another
 
@@ -46,14 +47,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Reading:
-    """A part that is read. `used`: the nodes that bytes came from; `found` hashes them all."""
+    """A part that is being read. `used`: the nodes that sent bytes; `found` hashes all of them."""
 
     part: UploadPart
     used: set[str] = field(default_factory=set)
     found: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     def check(self) -> None:
-        """Raises ChecksumMismatch when it is not what the log knows of the part."""
+        """Raise ChecksumMismatch if the content does not match the hash in the log."""
         if self.part.prefix_sha256 not in ("", self.found.hexdigest()):
             raise ChecksumMismatch(
                 f"The received bytes of the part {self.part.file_uuid} differ from the recorded ones."
@@ -61,8 +62,9 @@ class _Reading:
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
-    """For clients whose network lets neither PATCH nor DELETE through: the method is what the header
-    `X-HTTP-Method-Override` says (tus core). Needs write on the file.
+    """Replace PATCH and DELETE for clients whose network blocks these methods.
+
+    The method is the value of the header `X-HTTP-Method-Override` (tus core). Needs write on the file.
     """
     await authenticate(request)
     parts = parts_field(request.headers)
@@ -76,10 +78,10 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
 
 
 async def concatenate(request: web.Request, caller: Caller, record: UploadRecord) -> web.StreamResponse:
-    """Put a final upload together on the node that holds it: 201 when the file is available, or was already.
+    """Assemble a final upload on the node that holds it: 201 when the file is available, or was already.
 
-    The work is that of all who ask for it, and goes on without them. As for any upload another node takes
-    over where the holder cannot be reached, or its disk takes no more; it begins where the upload stands.
+    All requests share the work, which continues without them. As for any upload, another node takes over if
+    the holder cannot be reached, or its disk accepts no more. It resumes at the offset of the upload.
     """
     asked = UploadRequest(request, request.app[NODE], caller, record, seen_releases=-1)
     forward = partial(pass_on, path=tus.address(record.file_uuid), answer_timeout_s=GATHERING_S)
@@ -93,7 +95,7 @@ async def _joined(asked: UploadRequest) -> web.StreamResponse:
 
 
 async def _concatenated(asked: UploadRequest) -> UploadRecord:
-    """The upload once it has ended well; whoever needs its place may break this off."""
+    """Return the upload once it has ended well; a request that needs its place may interrupt this."""
     task = asyncio.current_task()
     assert task is not None
     async with upload_session(asked, connection=(lambda: True, task.cancel)) as session:
@@ -105,17 +107,17 @@ async def _concatenated(asked: UploadRequest) -> UploadRecord:
 
 
 async def gather(session: UploadSession) -> None:
-    """Bring the bytes of all parts into the upload, from where it stands; durable on the write quorum.
+    """Append the bytes of all parts to the upload, from its offset on; durable on the write quorum.
 
-    Raises Conflict when a part has lost bytes, which its owner can send again; Unavailable when no node gives
+    Raises Conflict if a part has lost bytes, which its owner can send again; Unavailable if no node returns
     the bytes of one; what `receive` raises.
     """
     record, holder = session.record, session.holder
     assert record.parts, "an upload that is put together from parts"
     assert record.size_bytes is not None, "the log knows the sizes of the parts"
     if session.file.finished is not None:
-        return  # all was found right before that
-    await holder.stand_at(session.file.offset)  # settles what came of an earlier request
+        return  # all parts before it were verified
+    await holder.stand_at(session.file.offset)  # settles the bytes of an earlier request
     await session.require_room(record.size_bytes)
     query = GetParts(caller=session.caller, file_uuids=record.parts)
     parts = await session.services.api.metadata.read(query, list[UploadPart])
@@ -127,13 +129,13 @@ async def gather(session: UploadSession) -> None:
         stop = start + part.offset_bytes
         if session.file.offset < stop:
             await _take(session, part, start)
-        elif start < stop == resumed_at:  # whoever brought its end may not have looked at it any more
+        elif start < stop == resumed_at:  # the request that wrote its end may not have verified it
             await _check_own(session, part, start)
         start = stop
 
 
 async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
-    """The rest of a part, which begins at `start` of the content."""
+    """Append the rest of a part, which begins at `start` of the content."""
     began_at, refused = session.file.offset, set[str]()
     while sources := [name for name in _sources(session, part) if name not in refused]:
         reading = _Reading(part)
@@ -147,13 +149,13 @@ async def _take(session: UploadSession, part: UploadPart, start: int) -> None:
             facts = {"file_uuid": part.file_uuid, "peers": sorted(reading.used)}
             _log.error("a part of an upload differs from its acknowledged bytes", extra=facts)
             refused |= reading.used
-    if began_at > start:  # what was here of it may be what is wrong
+    if began_at > start:  # the earlier bytes of this part may be the wrong ones
         await session.holder.roll_back(0, EMPTY_SHA256)
     raise Unavailable(f"No node has the acknowledged bytes of the part {part.file_uuid}.", retry_after_s=2)
 
 
 async def _check_own(session: UploadSession, part: UploadPart, start: int) -> None:
-    """Begin anew unless what an earlier request has brought of a part, all of it, is right."""
+    """Drop the bytes of this part that an earlier request wrote, unless they are complete and right."""
     reading = _Reading(part)
     await _hash_own(session, start, session.file.offset, reading)
     try:
@@ -166,7 +168,7 @@ async def _check_own(session: UploadSession, part: UploadPart, start: int) -> No
 
 
 def _sources(session: UploadSession, part: UploadPart) -> Sequence[str]:
-    """This node, which may have the part, then those that it is placed on, silent ones last."""
+    """Return this node, which may have the part, then its placement, silent nodes last."""
     own_id, silent = session.services.node_id, session.services.peers.silent
     others = [name for name in part.placement if name != own_id]
     return [own_id, *sorted(others, key=lambda name: name in silent)]
@@ -177,21 +179,21 @@ async def _batches(
 ) -> AsyncGenerator[Batch, None]:
     """Yield the arriving bytes of a part, hashed, and keep the log informed meanwhile."""
     disk = session.services.disk
-    session.lock.receiving = False  # no client has to send: whoever wants the upload waits for the end
+    session.lock.receiving = False  # no client has to send: another request for the upload waits for the end
     async with aclosing(coming):
         async for piece in coming:
             await disk.run(reading.found.update, piece)
             yield [piece]
-            moved()  # this disk has taken it
+            moved()  # this disk has written it
             await session.holder.keep_up()
 
 
 async def _pieces(
     session: UploadSession, reading: _Reading, sources: Sequence[str], position: int
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of a part from `position` on: where one source fails, the next one goes on.
+    """Yield the bytes of a part from `position` on: if one source fails, the next one continues.
 
-    Raises Unavailable when all have failed.
+    Raises Unavailable if all have failed.
     """
     part, services = reading.part, session.services
     for source in sources:
@@ -237,7 +239,7 @@ async def _own_pieces(
 
 
 async def _hash_own(session: UploadSession, start: int, stop: int, reading: _Reading) -> None:
-    """Hash what an earlier request brought of the part, from `start` to `stop` of the content.
+    """Hash the bytes of the part that an earlier request wrote, from `start` to `stop` of the content.
 
     Raises as `_own_pieces`.
     """

@@ -1,13 +1,13 @@
-"""Bytes that come with the creation of their upload (tus creation-with-upload).
+"""Bytes that arrive with the creation of their upload (tus creation-with-upload).
 
-Whatever can be told by the headers is told before anything is created. Then the upload is begun, and its
-bytes go to the node that holds it, as those of a PUT or a PATCH at its address do: all of the content as a
-whole PUT, else as a PATCH at offset 0. The leader lets this node hold it, if it is one of those that get the
-bytes: then nothing is passed on.
+Errors that the headers show are raised before anything is created. Then the upload is created, and its bytes
+go to the node that holds it, as a PUT or a PATCH at its address would: all of the content as a whole PUT,
+otherwise as a PATCH at offset 0. The leader makes this node the holder if it is in the placement, so nothing
+has to be passed on.
 
-A body that is refused leaves no upload. Where bytes are missing for another reason the answer is 201 with the
-offset that the log has, as tus wants it: the client goes on from there. Where none is missing, and the file
-is not available all the same, it is the error: whoever is told all bytes asks for nothing more.
+If the body is rejected, the upload is deleted. If it is cut short, the response is 201 with the recorded
+offset, and the client resumes there (tus). If all bytes arrived and the file is not available, the response
+is the error: a client that learns the full offset sends no further request.
 """
 
 import hashlib
@@ -59,14 +59,14 @@ from web.headers.digests import (
 from web.headers.ranges import SIZE_BYTES_MAX
 from web.request_body import body_length
 
-_OWN_TRIES_MAX: Final = 256  # to find an id of this worker: where there are 8, all fail once in 10^14
-_REFUSED: Final = (ChecksumMismatch, InvalidRequest, PayloadTooLarge)  # the bytes, for good
+_OWN_TRIES_MAX: Final = 256  # to find an id of this worker: with 8 workers, all fail once in 10^14
+_REFUSED: Final = (ChecksumMismatch, InvalidRequest, PayloadTooLarge)  # for good, because of the bytes
 
 
 async def receive(request: web.Request, creation: Creation) -> web.StreamResponse:
-    """Create the upload and take the bytes of the request: 201 with the offset that was reached.
+    """Create the upload and write the bytes of the request: 201 with the offset that was reached.
 
-    Raises what the creation is refused with, and what a PUT or PATCH of the bytes would be.
+    Raises the errors of the creation, and of a PUT or PATCH of the bytes.
     """
     services = request.app[NODE]
     incoming = parse_creation(request.headers, body_length(request), creation)
@@ -94,10 +94,10 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
 async def _created_at_once(
     request: web.Request, services: NodeServices, creation: Creation, incoming: IncomingBytes
 ) -> UploadRecord | None:
-    """The file, created by one change with small content that is durable before; None where that cannot be.
+    """Return the file, created by one change with small content that is durable before; None if impossible.
 
-    An upload of which nothing has come where the content cannot be stored now. Raises what the bytes or the
-    creation are refused with; nothing was created then.
+    Returns an empty upload if the content cannot be stored now. Raises if the bytes or the creation are
+    rejected; nothing was created then.
     """
     command, length_bytes = creation.command, incoming.length_bytes or 0
     is_small = incoming.is_whole and length_bytes <= SMALL_CONTENT_BYTES
@@ -106,13 +106,13 @@ async def _created_at_once(
     call = PlaceCall(command.caller, command.file_uuid, command.bucket_id, length_bytes)
     try:
         place = await services.api.metadata.place(call)
-    except FilestoreError:  # the creation says that better, or was carried out before
+    except FilestoreError:  # the creation reports that better, or was carried out before
         return None
     if services.node_id not in place.placement or services.disk.hangs():
         return None
     if not keeps_in_memory(request, length_bytes):
         return None
-    # There is no lock by which the client would be broken off, to ask elsewhere, while the disk hangs.
+    # No lock is held here that another request could break off while the disk hangs.
     place_of = services.locks.writer(command.caller.subject, command.file_uuid)
     with place_of, services.disk.waited_for(request.transport):
         content = await small_body(request, services, incoming, [])
@@ -127,7 +127,7 @@ async def _created_at_once(
         except FilestoreError as error:
             if error.status < 500:
                 raise
-            # Through no fault of the bytes: the client sends them to the upload, unless that has ended well.
+            # The bytes are not at fault: the client sends them to the upload, unless that has ended well.
             return await tus_creation.begin(metadata, replace(creation, is_keyed=True))
     if created.placement:
         raise Unavailable("Another request with this key has started it. Ask again.", retry_after_s=1)
@@ -172,7 +172,7 @@ def parse_creation(headers: Mapping[str, str], length_bytes: int | None, creatio
 
 
 def _own_uuid(services: NodeServices) -> str:
-    """The id of a new upload that belongs to this worker of the node, as this one has its bytes at hand."""
+    """Return an id of a new upload that belongs to this worker of the node, which has its bytes."""
     found = ""
     for _ in range(_OWN_TRIES_MAX):
         found = str(uuid_utils.uuid7())
@@ -183,7 +183,10 @@ def _own_uuid(services: NodeServices) -> str:
 
 @dataclass(slots=True)
 class PendingCreation:
-    """A creation whose bytes come. `upload`: as it stood last; `is_known`: as it stood after they came."""
+    """A creation whose bytes are arriving.
+
+    `upload`: its last known state; `is_known`: whether this is the state after the bytes.
+    """
 
     services: NodeServices
     creation: Creation
@@ -192,9 +195,9 @@ class PendingCreation:
     is_known: bool = False
 
     async def write(self, session: UploadSession) -> web.StreamResponse:
-        """Write the bytes on the node that holds the upload, and answer.
+        """Write the bytes on the node that holds the upload, and return the response.
 
-        A request that is repeated, under its key, may find that the upload has ended, or has some bytes.
+        A request that is repeated with its key may find that the upload has ended, or has some bytes.
         """
         record, incoming = session.record, self.incoming
         try:
@@ -207,9 +210,9 @@ class PendingCreation:
             self.upload, self.is_known = session.record, True
 
     async def pass_on(self, request: web.Request, holder: HolderAddress) -> web.StreamResponse:
-        """Answer by what the holder makes of them. Raises what it refuses them with."""
+        """Return the response for what the holder does with the bytes. Raises its errors."""
         upload, incoming = self.upload, self.incoming
-        is_put = incoming.is_whole and TUS_FIELD not in request.headers  # which a PUT does not look at
+        is_put = incoming.is_whole and TUS_FIELD not in request.headers  # which a PUT ignores
         asking = ask_holder(
             request,
             holder,
@@ -226,9 +229,9 @@ class PendingCreation:
         return await self.creation.answer(structs.replace(upload, offset_bytes=offset))
 
     async def answer_offset(self, error: FilestoreError) -> web.StreamResponse:
-        """201 with the offset to go on from, after bytes that were not taken through no fault of theirs.
+        """Return 201 with the offset to resume from, if the bytes were not stored through no fault of theirs.
 
-        Raises the error, with the address of the upload, where that is no answer.
+        If that is no answer, raise the error with the address of the upload.
         """
         error.headers |= {hdrs.LOCATION: self.creation.url_of(self.upload)}
         if error.status < 500 and not isinstance(error, (RateLimited, OffsetMismatch)):

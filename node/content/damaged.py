@@ -25,16 +25,16 @@ _log = logging.getLogger(__name__)
 
 
 class BytesGone(Unavailable):
-    """Some of the bytes that were asked for are in no copy; others of this content can be read."""
+    """Some of the requested bytes are in no copy; others of this content can be read."""
 
 
 async def read_damaged(
     services: NodeServices, sha256: str, start: int, stop: int, *, is_first: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Bytes from `start` on, as far as they can be had now, at most to `stop` (excluded).
+    """Yield bytes from `start` on, as far as they can be read now, at most to `stop` (excluded).
 
-    `is_first`: nothing was sent yet, so the client can be told. Raises BytesGone then, when some of these
-    bytes are in no copy any more.
+    `is_first`: nothing was sent yet, so an error can still be reported. In that case, raises BytesGone if
+    some of these bytes are in no copy.
     """
     copies, gone = await _copies(services, sha256)
     lost = [(max(start, first), min(stop, after)) for first, after in gone if first < stop and after > start]
@@ -67,13 +67,13 @@ def describe(gone: Sequence[Span]) -> str:
 
 
 async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
-    """The copies of a blob to read from, and what is known to be in none of them."""
+    """Return the copies of a blob to read from, and the spans that none of them has."""
     try:
         async with asyncio.timeout(START_S_MAX):
             record = await services.api.metadata.read(FindBlob(sha256=sha256), _MAYBE_BLOB)
             if record is None:
                 return None, []
-            # Of a replica that was found damaged a moment ago the log may not know yet.
+            # The log may not know of a replica that was found damaged a moment ago.
             sources = list(dict.fromkeys([*record.replicas, *record.damaged]))
             salvager = Salvager(
                 services.node_id, services.blobs, services.peers, services.disk, services.metrics

@@ -1,7 +1,7 @@
 """Sends one span of content to a client, from a source of its choice. Shared by downloads and fast path.
 
-This node's own disk is first. A replica there that turns out damaged or gone, at the first byte or in the
-middle, is followed by the others from the byte where it stopped. Only verified segments leave.
+This node's own disk is first. If its replica turns out damaged or gone, at the first byte or in the middle,
+the others continue at the byte where it stopped. Only verified segments are sent.
 """
 
 from contextlib import aclosing, closing
@@ -43,7 +43,7 @@ async def send_span(
 async def _send_own(
     out: BodyWriter, services: NodeServices, content: ContentRecord, start: int, stop: int
 ) -> int:
-    """Send what this disk has of it: how many bytes, less than all when the replica is at fault."""
+    """Send the bytes of this disk; return how many, fewer than all if the replica is at fault."""
     sha256, sent_before_bytes = content.file.blob_sha256, out.sent_bytes
     try:
         with closing(await open_blob(services.disk, services.blobs, sha256)) as blob:
@@ -62,4 +62,4 @@ def _hot_piece(services: NodeServices, content: ContentRecord, start: int, stop:
     try:
         return services.blobs.opened.read_cached(file.blob_sha256, start, stop, size_bytes=file.size_bytes)
     except OSError:
-        return b""  # whoever reads it in earnest meets this again
+        return b""  # the next reader of the file gets this error as well

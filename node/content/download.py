@@ -1,6 +1,6 @@
 """GET and HEAD of content: conditions, ranges, and the bytes (RFC 9110, sections 13 to 15).
 
-An answer never ends early in silence: when no replica can go on, the connection breaks.
+A response never ends early in silence: if no replica can continue, the connection breaks.
 """
 
 import functools
@@ -33,7 +33,7 @@ _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-
 
 @dataclass(frozen=True, slots=True)
 class BodyPart:
-    """Part of an answer's body: `opening` as it is, then these bytes of the content."""
+    """Part of a response's body: `opening` as it is, then these bytes of the content."""
 
     opening: bytes
     start: int
@@ -51,16 +51,16 @@ class Plan:
 
     @property
     def length_bytes(self) -> int:
-        """The whole body."""
+        """Return the length of the whole body."""
         return len(self.closing) + sum(len(s.opening) + s.stop - s.start for s in self.parts)
 
 
 async def serve_content(
     request: web.Request, services: NodeServices, content: ContentRecord, *, policy: Mapping[str, str]
 ) -> web.StreamResponse:
-    """The content, some of it, 304, or a redirect to a node that holds it, for who may read it.
+    """Return the content, some of it, 304, or a redirect to a node that holds it, for an authorized caller.
 
-    `policy`: further headers of every answer. Raises FilestoreError.
+    `policy`: further headers of every response. Raises FilestoreError.
     """
     require_no_code(request.headers)
     if _wants_redirect(request, services) and (holder := _other_holder(services, content)):
@@ -92,7 +92,7 @@ async def serve_content(
 
 
 def plan_answer(request: web.Request, content: ContentRecord, etag: str) -> Plan:
-    """Which bytes answer this request. Raises RangeNotSatisfiable."""
+    """Return which bytes answer this request. Raises RangeNotSatisfiable."""
     size_bytes = content.file.size_bytes
     ranges = None
     if request.method == "GET" and _range_counts(request, etag, content.available_at_ms):
@@ -117,14 +117,14 @@ def _single(span: ByteRange, content: ContentRecord) -> Plan:
 
 
 def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
-    """A Range under an If-Range that does not hold is ignored (RFC 9110, section 13.1.5)."""
+    """Return whether Range applies: not under an If-Range that does not hold (RFC 9110, section 13.1.5)."""
     condition = field_of(request.headers, "If-Range")
     return condition is None or if_range_matches(condition, etag, modified_at_ms)
 
 
 @functools.lru_cache(CONTENTS_DESCRIBED_MAX)
 def describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
-    """The headers of a content under one name; hot small files are asked for often."""
+    """Return the headers of a content under one name, cached for hot small files."""
     return {
         "Accept-Ranges": "bytes",
         "ETag": f'"{sha256}"',
@@ -132,12 +132,12 @@ def describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, s
         "Repr-Digest": repr_digest(sha256),
         "Content-Disposition": content_disposition(filename),
         "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "default-src 'none'; sandbox",  # should a browser show it all the same
+        "Content-Security-Policy": "default-src 'none'; sandbox",  # in case a browser displays it
     }
 
 
 def _is_not_modified(request: web.Request, etag: str, modified_at_ms: int) -> bool:
-    """Whether the answer is 304. Raises PreconditionFailed."""
+    """Return whether the answer is 304. Raises PreconditionFailed."""
     headers = request.headers
     if not any(name in headers for name in _CONDITIONS):
         return False
@@ -154,7 +154,7 @@ def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping
 
 
 def _wants_redirect(request: web.Request, services: NodeServices) -> bool:
-    """Whether to send the client to a node: it wants that, and can go there."""
+    """Return whether to redirect the client to another node: the client requests it and can follow."""
     preferences = request.headers.get("Prefer", "").lower()
     is_preferred = "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
     is_asked = bool(request.query_string) and request.query.get("redirect") == "1"
@@ -162,7 +162,7 @@ def _wants_redirect(request: web.Request, services: NodeServices) -> bool:
 
 
 def _other_holder(services: NodeServices, content: ContentRecord) -> str:
-    """A node to redirect to, "" when this one holds the content itself."""
+    """Return a node to redirect to, "" if this one holds the content."""
     if services.node_id in content.replicas:
         return ""
     known = [name for name in content.replicas if services.api.view.node(name) is not None]

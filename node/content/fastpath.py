@@ -1,8 +1,8 @@
-"""The download that is asked for most, answered past the HTTP machinery: a file that is hot on this node.
+"""The fast path for common downloads, past the HTTP machinery: a file that is hot on this node.
 
-Hot: its record is kept and true, its blob is open and found sound, for a small answer its bytes are in the
-page cache. The answer is the one that `node/content/download.py` gives, header for header; whatever is not
-hot, or not plain, or would be refused, is left to that.
+Hot means: its record is cached and valid, its blob is open and verified, and for a small response its bytes
+are in the page cache. The response is the one of `node/content/download.py`, header for header. Every other
+request goes to that module: not hot, not plain, or to be rejected.
 """
 
 import asyncio
@@ -30,10 +30,11 @@ from web.fastpath import DirectAnswer
 from web.headers.conditions import http_date
 from web.internals.aiohttp_server import ServerConnection
 
-Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as one that is asked for now
+Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as a new request for it
 
 ROUTE: Final = "/api/v1/files/{file_uuid}"
-SENT_BYTES_MAX: Final = 8 << 20  # of more the ordinary way costs little, and checks segments while it sends
+# For larger responses the ordinary path costs little, and checks segments while it sends.
+SENT_BYTES_MAX: Final = 8 << 20
 _PATH: Final = BEGINNING.decode().removeprefix("GET ")
 CONTENTS_DESCRIBED_MAX: Final = 4096
 _PART: Final = b"HTTP/1.1 206 Partial Content\r\n%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n"
@@ -52,9 +53,9 @@ class _Described(Struct, frozen=True):
 
 
 class HotPath:
-    """`kept` tells what this process knows of a file without asking anybody.
+    """The fast path of one process. `kept` returns the cached record of a file without a request.
 
-    No page of another origin is answered here: its browser sends the header Origin.
+    Requests from pages of another origin are not answered here: their browser sends the header Origin.
     """
 
     def __init__(self, services: NodeServices, kept: Kept) -> None:
@@ -63,10 +64,10 @@ class HotPath:
         self._kept = kept
         self._sent_bytes = services.metrics.download_bytes.labels("local")
         self._described: dict[str, _Described] = {}
-        self._dated = (0, b"")  # the closing lines of a second
+        self._dated = (0, b"")  # the closing header lines, cached for a second
 
     def answer(self, data: bytes, transport: asyncio.Transport) -> DirectAnswer | None:
-        """The answer to what a client sent, None when that has to go the ordinary way."""
+        """Return the response to a client's bytes, None if the request has to take the ordinary path."""
         asked = parse_head(data)
         if asked is None:
             return None
@@ -91,7 +92,7 @@ class HotPath:
             if is_plain and stop - start <= SENT_BYTES_MAX and not self._services.disk.hangs():
                 return self._send_at_once(content, fields, start, stop, transport)
         except OSError:
-            pass  # whoever reads it in earnest meets this again
+            pass  # the next reader of the file gets this error as well
         return None
 
     def _find(self, file_uuid: str, token: str) -> ContentRecord | None:
@@ -100,16 +101,16 @@ class HotPath:
         try:
             claims = services.api.view.verify(token)
         except FilestoreError:
-            return None  # the ordinary way counts it, and puts it on record
+            return None  # the ordinary path counts and audits it
         content = self._kept(Caller(claims.subject, claims.generation, token), file_uuid)
         return content if content is not None and services.node_id in content.replicas else None
 
     def _send_at_once(
         self, content: ContentRecord, fields: Fields, start: int, stop: int, transport: asyncio.Transport
     ) -> DirectAnswer | None:
-        """An answer of which as much is sent as goes at once: a range of 1 MiB needs no task then.
+        """Send as much as the socket accepts at once: a range of 1 MiB needs no task then.
 
-        None when something has to be verified first. Raises OSError.
+        None if a segment has to be verified first. Raises OSError.
         """
         blob = self._services.blobs.opened.take(content.file.blob_sha256)
         if blob is None:
@@ -130,7 +131,7 @@ class HotPath:
     def _answer(
         self, content: ContentRecord, fields: Fields, start: int, stop: int, *, body: bytes = b""
     ) -> DirectAnswer:
-        """The answer that `serve_content` and the shell around it would give; `body` may come otherwise."""
+        """Return the response that `serve_content` and its shell would give; `body` may be sent otherwise."""
         known = self._described.get(content.file.file_uuid)
         if known is None or known.content is not content:
             if len(self._described) >= CONTENTS_DESCRIBED_MAX:

@@ -1,8 +1,8 @@
-"""The heads of the one request that is answered past the HTTP parser, and of its answers. No I/O here.
+"""The heads of the one request that is answered past the HTTP parser, and of its responses. No I/O here.
 
-What is taken is strict, so that nothing can mean two things: one whole head of at most HEAD_BYTES_MAX bytes
-in plain ASCII and nothing after it, a file's path without a query, a few fields that change nothing, each
-once. Anything else is None, and a parser's to judge.
+Parsing is strict, so that a head has only one meaning. It must be complete, in plain ASCII, of at most
+HEAD_BYTES_MAX bytes, with nothing after it. It names a file's path without a query, and a few harmless
+fields, each once. For anything else the result is None, and the ordinary parser decides.
 """
 
 import functools
@@ -34,15 +34,15 @@ class Fields(Struct, frozen=True):
     """The fields of a request head. `first` and `last` are positions of its one range, -1 for the whole."""
 
     token: str
-    request_id: str  # "" when it brings none
+    request_id: str  # "" if the request has none
     first: int
     last: int
 
 
 def parse_head(data: bytes) -> tuple[str, Fields] | None:
-    """The file that is asked for, and how, by these bytes, all of them.
+    """Parse a complete request head; return the requested file and the fields.
 
-    None when they are another request, or less, or more.
+    None if the bytes are another request, or less or more than one head.
     """
     if data[_UUID_STOP:_FIELDS_START] != _END_OF_LINE or not data.startswith(BEGINNING):
         return None
@@ -75,7 +75,7 @@ def _parse_fields(data: bytes) -> Fields | None:
 
 
 def _span(value: bytes | None) -> tuple[int, int]:
-    """The range that is asked for: (-1, -1) for none, one that ends before it begins if it is not simple."""
+    """Parse a range: (-1, -1) if absent; one that ends before it begins if it is not simple."""
     if value is None:
         return (-1, -1)
     match = _SPAN.fullmatch(value)
@@ -83,7 +83,7 @@ def _span(value: bytes | None) -> tuple[int, int]:
 
 
 def lines_of(headers: Mapping[str, str]) -> bytes:
-    """These fields as the lines of a head."""
+    """Return these fields as the lines of a head."""
     for value in headers.values():
         assert not {"\r", "\n"} & set(value), "a line end within a field"
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("utf-8")

@@ -1,4 +1,4 @@
-"""The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
+"""The handlers of file content: they check the caller, find the bytes, and order concurrent writers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,7 +35,7 @@ from web.app import json_response
 from web.headers.digests import require_before_body
 from web.headers.tus_fields import require_version, versioned
 
-LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
+LOOK_S: Final = 1.0  # for the sizes of two files, before an offset is reported
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
 
@@ -58,7 +58,7 @@ async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
         services.records.forget(file_uuid)
         if request.writer.output_size:
             raise
-    # The replicas may have moved since the record was kept.
+    # The replicas may have moved since the record was cached.
     content = await services.records.read(caller, file_uuid)
     return await serve_content(request, services, content, policy=PRIVATE_POLICY)
 
@@ -84,7 +84,7 @@ async def download_ticket(request: web.Request) -> web.StreamResponse:
 
 
 async def upload_status(request: web.Request) -> web.StreamResponse:
-    """How many bytes of the upload survive the loss of the node that holds it: where to go on.
+    """Return how many bytes of the upload survive the loss of its holder: the offset to resume from.
 
     Needs write.
     """
@@ -156,9 +156,9 @@ async def write(
     *,
     without_holder: Act | None = None,
 ) -> web.StreamResponse:
-    """Return the answer of `act`, which has the upload for itself, from the node that holds it.
+    """Return the response of `act`, which has the upload for itself, from the node that holds it.
 
-    `require` looks at the request on the node that the client sent it to, before anything else.
+    `require` checks the request on the node that received it from the client, before anything else.
     `without_holder`: as of `run_at_holder`.
     """
     asked = await UploadRequest.begin(request)
@@ -186,9 +186,9 @@ async def write_alone(
 
 
 async def _tell(asked: UploadRequest, answer: Act) -> web.StreamResponse:
-    """Return what `answer` says of the upload, which tells the bytes that its holder really has.
+    """Return the response of `answer` about the upload, with the bytes that its holder really has.
 
-    If the holder cannot be asked, the log knows what survives its loss.
+    If the holder cannot be reached, the log has the bytes that survive its loss.
     """
 
     async def by_holder(asked: UploadRequest) -> web.StreamResponse:
@@ -214,13 +214,13 @@ async def _tus_offset(asked: UploadRequest) -> web.StreamResponse:
 
 
 async def _settle(asked: UploadRequest) -> None:
-    """Let the record tell the bytes that this node, the holder, really has.
+    """Let the record show the bytes that this node, the holder, really has.
 
-    An earlier request of a lost client has settled its bytes by then (see `node/uploads/write_locks.py`, also
-    for one that may not be known to be lost yet), and the log knows what this disk has lost of them: no
-    client may learn of bytes that are gone. Raises HolderChanged.
+    An earlier request of a lost client has settled its bytes by then (`node/uploads/write_locks.py`, also for
+    a client whose loss is not known yet), and lost bytes are reported to the log: no client may learn an
+    offset beyond the existing bytes. Raises HolderChanged.
     """
-    goes_on = asked.request.method == hdrs.METH_HEAD  # from what it is told; others look on
+    goes_on = asked.request.method == hdrs.METH_HEAD  # HEAD precedes a resumption; other methods only look
     services, doubt_s = asked.services, bounded_s(DOUBT_S if goes_on else POLL_DOUBT_S)
     if asked.record.placement:
         await services.locks.settled(asked.record.file_uuid, doubt_s=doubt_s, ends_silent=goes_on)
@@ -232,7 +232,7 @@ async def _settle(asked: UploadRequest) -> None:
         return
     if services.locks.is_locked(asked.record.file_uuid) or not await _has_lost(services, asked.record):
         return
-    with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
+    with suppress(UploadLocked, RateLimited):  # a request that writes it now notices as well
         async with upload_session(asked) as session:
             if not session.has_ended:
                 await session.begin()
@@ -240,7 +240,7 @@ async def _settle(asked: UploadRequest) -> None:
 
 
 async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
-    """Whether this disk has fewer bytes than are acknowledged; false if it cannot say, or not soon."""
+    """Return whether this disk has fewer bytes than are acknowledged; False if it does not answer soon."""
     if services.disk.hangs():
         return False
     has_fewer = services.uploads.has_fewer

@@ -35,7 +35,7 @@ class IncomingBytes:
         return (self.start or 0) + (self.length_bytes or 0)
 
     def is_all_of(self, record: UploadRecord) -> bool:
-        """Whether these bytes are all of the content, of known length, and no byte of it came before."""
+        """Return whether these bytes are all of the content, of known length, and no byte came before."""
         size_bytes = self.size_bytes if record.size_bytes is None else record.size_bytes
         if self.length_bytes is None or record.offset_bytes or record.kind == PARTIAL:
             return False
@@ -53,14 +53,14 @@ class IncomingBytes:
             raise InvalidRequest(f"Content-Length: the upload was declared with {size_bytes} bytes.")
 
     def require_length(self, received_bytes: int, record: UploadRecord) -> None:
-        """Raise InvalidRequest if the body that came is not as long as it was declared."""
+        """Raise InvalidRequest if the body does not have its declared length."""
         length_bytes = record.size_bytes if self.is_whole else self.length_bytes
         if length_bytes not in (None, received_bytes):
             raise InvalidRequest(f"The body has {received_bytes} bytes; {length_bytes} were declared.")
 
 
 def require_takes_bytes(_request: object, record: UploadRecord) -> None:
-    """Raises Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
+    """Raise Forbidden for a final upload, whose bytes are those of its parts (tus concatenation)."""
     if record.parts:
         raise Forbidden("A final upload takes no bytes: its content is that of its parts.")
 

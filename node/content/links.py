@@ -1,7 +1,7 @@
-"""Links: content for whoever has a public token or a ticket, without another credential.
+"""Links: content for the bearer of a public token or a ticket, without another credential.
 
-Either is part of the path, so the path never goes into a log, a metric, an error, or a redirect to anybody
-but another node of the cluster. Only the sha256 of a public token leaves this process. The coordinators get a
+The secret is part of the path, so the path never goes into a log, a metric, an error, or a redirect other
+than to a node of the cluster. Only the sha256 of a public token leaves this process. The coordinators get a
 ticket in place of a user token, and verify it again.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from api.access import PRINCIPAL_UNKNOWN, on_record
+from api.access import PRINCIPAL_UNKNOWN, record_failed_attempt
 from ca.errors import FilestoreError, Forbidden, Gone, NotFound, Unauthorized
 from metadata.model.identifiers import is_uuid
 from metadata.model.records import Caller, ContentRecord
@@ -28,12 +28,12 @@ _ENDED: Final = "This ticket has expired."
 
 
 async def serve_public(request: web.Request) -> web.StreamResponse:
-    """The content that a public token leads to. Raises FilestoreError, always with the headers of a link."""
+    """Return the content of a public token. Raises FilestoreError, always with the headers of a link."""
     return await serve_link(request, _find)
 
 
 async def serve_link(request: web.Request, find: Find) -> web.StreamResponse:
-    """The content that `find` says a path with a secret in it leads to. Raises as `serve_public` does."""
+    """Return the content that `find` resolves from the secret in a path. Raises as `serve_public` does."""
     services = request.app[NODE]
     try:
         content = await find(request, services)
@@ -59,7 +59,7 @@ async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
         query = GetPublicContent(bucket_id=bucket_id, token_sha256=digest)
         return await services.api.metadata.read(query, ContentRecord)
     except (NotFound, Gone) as error:
-        raise on_record(
+        raise record_failed_attempt(
             request,
             error,
             services.api.rates.public_tokens,
@@ -70,7 +70,7 @@ async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
 
 
 async def serve_ticket(request: web.Request) -> web.StreamResponse:
-    """The content that a ticket is for. Raises FilestoreError, always with the headers of a link."""
+    """Return the content of a ticket. Raises FilestoreError, always with the headers of a link."""
     return await serve_link(request, _find_of_ticket)
 
 
@@ -78,7 +78,7 @@ async def _find_of_ticket(request: web.Request, services: NodeServices) -> Conte
     try:
         return await _read_ticket(services, request.match_info["ticket"])
     except (NotFound, Gone) as error:
-        raise on_record(
+        raise record_failed_attempt(
             request,
             error,
             services.api.rates.public_tokens,
@@ -89,9 +89,9 @@ async def _find_of_ticket(request: web.Request, services: NodeServices) -> Conte
 
 
 async def _read_ticket(services: NodeServices, text: str) -> ContentRecord:
-    """The content. Raises NotFound for what is no ticket, or to no file, Gone for one that has ended.
+    """Return the content. Raises NotFound for an invalid ticket or file, Gone for an ended ticket.
 
-    It ends by itself, or because its user was revoked or may not read the file any more.
+    A ticket ends when it expires, when its user is revoked, or when its user may no longer read the file.
     """
     try:
         ticket = services.api.view.verify_ticket(text)

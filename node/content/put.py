@@ -1,8 +1,8 @@
 """Plain PUT of content: the whole body, or one piece of it placed by Content-Range.
 
-A whole PUT is the content: it starts at offset 0 whatever came before, and its length is the size, which it
-must tell (or be chunked). A piece starts where the upload stands. An empty piece `Content-Range: bytes
-*/TOTAL` at the end of the content asks again for the completion that failed before.
+A whole PUT replaces earlier bytes: it starts at offset 0, and its length is the size, which it must declare
+(or be chunked). A piece starts at the offset of the upload. An empty piece `Content-Range: bytes */TOTAL` at
+the end of the content repeats a failed completion.
 """
 
 import re
@@ -28,7 +28,7 @@ _NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
 
 
 async def put(session: UploadSession) -> web.StreamResponse:
-    """200 with the stored content when this request completed it, 202 with the offset when more must come."""
+    """Return 200 with the stored content if this request completed it, 202 with the offset otherwise."""
     request = session.request
     record = await write_incoming(session, parse_put(request.headers, body_length(request), session.record))
     if record.placement:
@@ -75,12 +75,11 @@ def parse_put(headers: Mapping[str, str], length_bytes: int | None, record: Uplo
 
 
 def require_content(request: web.Request, record: UploadRecord) -> None:
-    """Reject for good a body that is not the content, or none, or does not go to a file of its own.
+    """Reject for good a body that cannot be the content, or an upload that accepts no PUT.
 
-    Such a body is a form around the content, which would be stored with it, or a whole PUT that says nothing
-    of its length where nobody declared one. This looks at the request as the client sent it: passing on adds
-    a length. Raises Conflict for a partial upload, Forbidden for a final one; InvalidRequest,
-    UnsupportedMediaType.
+    Such a body is a form around the content, which would be stored with it, or a whole PUT without a length
+    if none was declared before. This looks at the request as the client sent it: passing on adds a length.
+    Raises Conflict for a partial upload, Forbidden for a final one; InvalidRequest, UnsupportedMediaType.
     """
     if record.kind == PARTIAL:
         raise Conflict("A partial upload accepts bytes only by PATCH (tus).")
@@ -93,9 +92,9 @@ def require_content(request: web.Request, record: UploadRecord) -> None:
 
 
 def _require_no_form(header: str) -> None:
-    """Raise UnsupportedMediaType for the type of a form; the file would be stored with what is around it.
+    """Raise UnsupportedMediaType for the type of a form, whose framing would be stored with the file.
 
-    Many programs call any body a form unless they are told otherwise, and `curl -d` drops line ends.
+    Many programs call any body a form by default, and `curl -d` drops line ends.
     """
     content_type = header.split(";")[0].strip(" \t").lower()
     if content_type == _URLENCODED:

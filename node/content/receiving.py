@@ -1,10 +1,10 @@
-"""Write what a request brings to the upload that this node holds: one way for PUT, PATCH and creations.
+"""Write the body of a request to the upload that this node holds: one way for PUT, PATCH and creations.
 
-Small content of known length is received in memory, and stored at once (`node/uploads/completion.py`). All
-else goes to a file: while the bytes that have come are hashed and written by threads, more are read from the
-socket into a bounded number of buffers (`web/buffer_ring.py`), whatever the size of the body. Other nodes
-receive at the same time (`node/uploads/chain.py`). However the request ends, its bytes are made durable on
-the write quorum and reported: only the offset in the log is acknowledged.
+Small content of known length is received in memory, and stored at once (`node/uploads/completion.py`). Other
+content goes to a file. Threads hash and write the bytes that have arrived, while more are read from the
+socket into a bounded number of buffers (`web/buffer_ring.py`). Other nodes receive at the same time
+(`node/uploads/chain.py`). At the end of the request, also an early one, its bytes are made durable on the
+write quorum and reported: only the offset in the log is acknowledged.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from web.app import body_batches, keeps_in_memory
 from web.headers.digests import WrongContent, agreed_sha256
 from web.request_body import Batch
 
-# Of these nothing is to be kept, or another node goes on.
+# After these errors no byte of the request is kept, or another node continues.
 _FINAL: Final = (Forbidden, Unauthorized, NotFound, Gone, WrongContent, DiskFull, DiskRefused)
 
 
@@ -78,7 +78,7 @@ async def write_incoming(session: UploadSession, incoming: IncomingBytes) -> Upl
 
 
 async def complete(session: UploadSession, sha256: str = "", *, patch_offset: int = -1) -> UploadRecord:
-    """Complete the upload, all bytes of which are here; return it as it has ended.
+    """Complete the upload, whose bytes are all here; return its final record.
 
     Raises what `complete_upload` raises.
     """
@@ -102,7 +102,7 @@ def ended(record: UploadRecord, content: ContentRecord | None = None) -> UploadR
 
 
 def _is_short(session: UploadSession, incoming: IncomingBytes) -> bool:
-    """Whether the bytes are all of small content, and there is memory for them until the request ends."""
+    """Return whether the bytes are all of small content, and memory is free until the request ends."""
     length_bytes, services = incoming.length_bytes, session.services
     if length_bytes is None or length_bytes > SMALL_CONTENT_BYTES or not incoming.is_all_of(session.record):
         return False
@@ -155,7 +155,7 @@ async def _keep(holder: UploadHolder, content: bytes, error: Exception) -> None:
     failing(error)
     with suppress(FilestoreError):
         await holder.open()
-        await holder.stand_at(0)  # what an earlier request left there goes
+        await holder.stand_at(0)  # drops bytes of an earlier request
         await holder.keep(content)
 
 
@@ -192,15 +192,15 @@ async def receive(
 ) -> None:
     """Append a body to the file and make it durable; `complete` does so with small content.
 
-    What may be the last of the content is withheld until it was compared with `whole_sha256`, which the
-    request declares and the log does not know.
+    The bytes that may complete the content are withheld until they were compared with `whole_sha256`, which
+    the request declares and the log does not know.
 
     If the client vanished or stalled, its bytes are kept, and the reason is raised. None of this request's
     bytes is kept if there are more than were declared or the quota has room for (NO_ROOM), if they do not
     match one of `checksums` (ChecksumMismatch), if the body is malformed or has another length
     (InvalidRequest), if the caller lost the permission meanwhile (Forbidden, Unauthorized), or if `check`
     raises one of these. No byte of the upload is kept if all are here and do not hash to `whole_sha256`
-    (WrongContent). With checksums none is kept of a body that ends early either.
+    (WrongContent). With checksums, no byte of a body that ends early is kept either.
     """
     holder, file, declared_sha256 = session.holder, session.file, incoming.whole_sha256
     start, start_sha256 = file.offset, file.sha256
@@ -248,9 +248,9 @@ async def receive(
 async def _replaced(
     session: UploadSession, batches: AsyncGenerator[Batch, None]
 ) -> AsyncGenerator[Batch, None]:
-    """Drop what came before when the first byte is here, not for a body that never comes; return the body.
+    """Drop earlier bytes when the first byte is here, not for a body that never arrives; return the body.
 
-    Raises InvalidRequest for an empty body where bytes were declared.
+    Raises InvalidRequest for an empty body if bytes were declared.
     """
     with session.receiving():
         first: Batch = await anext(batches, [])
@@ -270,7 +270,7 @@ async def _joined(first: Batch, rest: AsyncGenerator[Batch, None]) -> AsyncGener
 
 
 def _require_whole(session: UploadSession, sha256: str) -> None:
-    """Raise WrongContent if the content, all of which is here, does not hash to `sha256`.
+    """Raise WrongContent if the content, which is here completely, does not hash to `sha256`.
 
     Once the log knows of all bytes, any client that asks for the offset completes the upload. If its creator
     declared another digest, which the log knows, `complete_upload` raises the error.
@@ -301,7 +301,10 @@ async def small_body(
     received: list[bytes],
     touch: Callable[[], None] = lambda: None,
 ) -> bytes:
-    """Return all of a small body. `received` has what came before an error; `touch` is called as it comes."""
+    """Return all of a small body. After an error, `received` has the earlier bytes.
+
+    `touch` is called as bytes arrive.
+    """
     async with aclosing(body_batches(request)) as batches:
         async for batch in batches:
             received += map(bytes, batch)

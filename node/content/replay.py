@@ -19,7 +19,7 @@ from web.headers.digests import agreed_sha256
 
 
 async def is_repeated(session: UploadSession, incoming: IncomingBytes) -> bool:
-    """Whether the body is what the content has from its start to the end of the content.
+    """Return whether the body equals the content from the body's start to the end.
 
     Reads the body, unless its length alone says no. Raises ChecksumMismatch; Unavailable if no replica can be
     read to compare with.

@@ -1,4 +1,4 @@
-"""The JSON answers of the content routes. Shared by the routes and their handlers."""
+"""The JSON bodies of the content routes. Shared by the routes and their handlers."""
 
 from typing import Annotated
 

@@ -33,7 +33,7 @@ _FILE: Final = "/api/v1/files/{file_uuid}"
 _CONTENT: Final = f"{_FILE}/content"
 _PUBLIC: Final = "/api/v1/public/files/{bucket_uuid}/{token}"
 _TICKET: Final = "/api/v1/tickets/{ticket}"
-_ANY_TYPE: Final = "*/*"  # that of the file
+_ANY_TYPE: Final = "*/*"  # the type of the file
 _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 
 _CACHED: Final = {
@@ -339,5 +339,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 def content_routes() -> list[web.RouteDef]:
-    """The routes to mount where they are not described: on the peer port."""
+    """Return the routes for the peer port, where they are not described."""
     return mounted(OPERATIONS)

@@ -24,8 +24,8 @@ from node.storage.damage import miss, remove_from_service
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.services import NodeServices
 
-# Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
-# takes a tenth of this.
+# Without a byte for this long, another replica is tried. A peer reads one segment before it answers: a slow
+# disk takes a tenth of this.
 ANSWER_TIMEOUT_S = 10.0
 ROUNDS_MAX = 6  # through all sources; each may have been started a moment ago, or be busy
 PAUSE_S = 1.0
@@ -47,12 +47,12 @@ async def read_anywhere(
     size_bytes: int | None = None,
     pours: bool = True,
 ) -> AsyncGenerator[Piece | Flow, None]:
-    """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
+    """Yield bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
 
-    `size_bytes`: its size, as the log names it; a replica of another size is damaged.
+    `size_bytes`: its size in the log; a replica of another size is damaged.
 
-    What a peer sends may be a flow, which is to be poured before more is asked for, unless the caller never
-    `pours`. Raises NoReplica when no source is left; some bytes may have come before.
+    The bytes of a peer may come as a flow, which has to be poured before the next item is requested, unless
+    the caller passes `pours` as False. Raises NoReplica if no source is left, possibly after some bytes.
     """
     first = start
     for source in _rounds(services, replicas):
@@ -119,7 +119,7 @@ async def note_failure(services: NodeServices, sha256: str, source: str, failure
 
 
 def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | None]:
-    """The sources in the order to ask them, None between two rounds."""
+    """Yield the sources in the order to ask them, None between two rounds."""
     for number in range(ROUNDS_MAX):
         if number:
             yield None
@@ -141,7 +141,7 @@ def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
 async def _read_from(
     services: NodeServices, source: str, sha256: str, span: tuple[int, int, int | None], *, pours: bool
 ) -> AsyncGenerator[Piece | Flow, None]:
-    """`span`: from where, up to where, of how many bytes if that is known."""
+    """Yield bytes of one source. `span`: start, stop, and the size of the blob if known."""
     start, stop, size_bytes = span
     if source == services.node_id:
         async with aclosing(

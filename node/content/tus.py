@@ -1,7 +1,7 @@
-"""tus 1.0.0 on an upload's address: core and every extension but those of the creation.
+"""tus 1.0.0 on an upload's address: core and every extension except those of the creation.
 
-The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
-by tus as well (`api/tus_creation.py`), with bytes or without (`node/content/creation_with_upload.py`).
+The protocol: https://tus.io/protocols/resumable-upload. The endpoints of their kinds create uploads, also by
+tus (`api/tus_creation.py`), with bytes or without (`node/content/creation_with_upload.py`).
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
 
 
 async def options(_request: web.Request) -> web.StreamResponse:
-    """Version, extensions and checksum algorithms that are spoken here. No credential."""
+    """Return version, extensions and checksum algorithms. Needs no credential."""
     return web.Response(status=204, headers=offered(ALLOW))
 
 
@@ -66,18 +66,18 @@ def head(record: UploadRecord, offset: int) -> web.StreamResponse:
 
 
 def lacks_completion_only(record: UploadRecord) -> bool:
-    """Whether all bytes of an upload are durable, of which a client takes that for the end.
+    """Return whether all bytes of an upload are durable, so that its client considers it finished.
 
-    So it does of no partial upload, which ends otherwise, nor of a final one, which it does not send.
+    Not for a partial upload, which ends otherwise, nor for a final one, whose bytes no client sends.
     """
     is_whole = bool(record.placement) and record.offset_bytes == record.size_bytes
     return is_whole and record.kind != PARTIAL and not record.parts
 
 
 async def end(session: UploadSession) -> web.StreamResponse:
-    """Complete an upload that lacks nothing else, and tell where it stands then.
+    """Complete an upload that lacks only its completion, and return its offset then.
 
-    Raises what `write_incoming` raises, but for content that has to come again: that is told by its offset.
+    Raises what `write_incoming` raises, except if content has to be sent again: the offset reports that.
     """
     with suppress(OffsetMismatch):
         record = await write_incoming(session, COMPLETION)
@@ -96,7 +96,7 @@ async def patch(session: UploadSession) -> web.StreamResponse:
 
 
 def concatenated(request: web.Request, services: NodeServices, record: UploadRecord) -> web.Response:
-    """The answer to the creation of a final upload that has ended by now: 201, however often it comes."""
+    """Return the response to the creation of a final upload that has ended: 201, also when repeated."""
     assert record.parts, "a final upload"
     url = f"{services.api.holder_url(request, services.node_id)}{address(record.file_uuid)}"
     body = UploadInitialisation(
@@ -111,7 +111,7 @@ def address(file_uuid: str) -> str:
 
 
 async def delete(session: UploadSession) -> web.StreamResponse:
-    """Give the upload up. Raises Conflict when it has ended."""
+    """Delete the upload. Raises Conflict if it has ended."""
     answer = await _terminate(session.request, session.services, session.caller, session.record)
     await session.holder.discard()
     return answer

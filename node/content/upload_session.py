@@ -1,8 +1,8 @@
-"""How a request gets to write an upload: at the node that holds it, alone, until another node holds it.
+"""How a request gets to write an upload: at its holder, alone, until another node holds it.
 
-`run_at_holder` is the one way for every request that names an upload. Whatever shows that another node holds
-it now is `HolderChanged`, and a reason to look at the log again, as long as nothing of the body was read
-(docs/uploads.md).
+`run_at_holder` is the one entry for every request that names an upload. If the process finds that another
+node holds it now, it raises `HolderChanged`, and the record is read from the log again, as long as nothing of
+the body was read (docs/uploads.md).
 """
 
 import logging
@@ -36,16 +36,17 @@ from runtime.logs import LastingTroubles
 from runtime.time_limits import moved
 from web.headers.conditions import require_content
 
-LOOKS_MAX: Final = 4  # at the log, for one request: an upload changes hands once, or twice under a drain
+# At the log, for one request: the holder of an upload changes once, or twice during a drain.
+LOOKS_MAX: Final = 4
 
-Connection = tuple[Callable[[], bool], Callable[[], object]]  # whether it stands, and how to end it
+Connection = tuple[Callable[[], bool], Callable[[], object]]  # whether it is open, and how to end it
 Forward = Callable[[web.Request, HolderAddress], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)
 
 
 class HolderFails(Unavailable):
-    """The disk of this node refuses the bytes, and no other node goes on with them."""
+    """The disk of this node refuses the bytes, and no other node can continue."""
 
     lasts = True
 
@@ -74,7 +75,7 @@ class UploadRequest:
 
     @classmethod
     async def begin(cls, request: web.Request) -> Self:
-        """Authenticate, and read the upload that the path names. Raises what the log refuses."""
+        """Authenticate, and read the upload in the path. Raises what the log refuses."""
         services = request.app[NODE]
         seen_releases = services.locks.releases
         caller = await authenticate(request)
@@ -84,7 +85,7 @@ class UploadRequest:
         return cls(request, services, caller, record, seen_releases)
 
     async def look_again(self) -> None:
-        """Read the upload from the log again. Raises what that refuses."""
+        """Read the upload from the log again. Raises what the log refuses."""
         self.seen_releases = self.services.locks.releases
         query = GetUpload(caller=self.caller, file_uuid=self.record.file_uuid)
         self.record = await self.services.api.metadata.read(query, UploadRecord)
@@ -102,17 +103,20 @@ class UploadRequest:
 
     @property
     def is_hung(self) -> bool:
-        """Whether the upload needs the disk of this node, which hangs."""
+        """Return whether the upload needs the disk of this node, which hangs."""
         return bool(self.record.placement) and self.services.disk.hangs()
 
     def require_tags(self) -> None:
-        """Raise PreconditionFailed. HEAD answers about the upload, whatever its content is."""
+        """Raise PreconditionFailed, except for HEAD, which asks about the upload and not its content."""
         sha256 = self.record.blob_sha256
         if self.request.method != hdrs.METH_HEAD:
             require_content(self.request.headers, f'"{sha256}"' if sha256 else "")
 
     def place(self) -> AbstractContextManager[None]:
-        """One of the caller's places on this node; requests that only look need none. Raises RateLimited."""
+        """Take one of the caller's places on this node; requests that only look need none.
+
+        Raises RateLimited.
+        """
         if self.request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
             return nullcontext()
         return self.services.locks.writer(self.caller.subject, self.record.file_uuid)
@@ -146,11 +150,11 @@ async def run_at_holder(
             if without_holder is not None:
                 return await without_holder(asked)
             await take_over(asked.services, asked.caller, asked.record)
-    raise Unavailable("No node could be found that goes on with this upload: ask again.", retry_after_s=2)
+    raise Unavailable("No node was found that can continue this upload. Ask again.", retry_after_s=2)
 
 
 async def _is_reachable(request: web.Request, holder: HolderAddress) -> bool:
-    """Whether the request can be passed on, or be refused since it was passed on before."""
+    """Return whether the request can be passed on, or was passed on already and must be refused here."""
     return holder.is_reachable is None or PASSED_ON in request.headers or await holder.is_reachable()
 
 
@@ -158,8 +162,8 @@ async def _is_reachable(request: web.Request, holder: HolderAddress) -> bool:
 class UploadSession:
     """A request's exclusive use of an upload.
 
-    `has_read`: whether anything of the request's body was read. `expected_bytes`: the content's size as far
-    as it is known before it was declared, else 0.
+    `has_read`: whether part of the request's body was read. `expected_bytes`: the content's size if it is
+    known before it was declared, otherwise 0.
     """
 
     request: web.Request
@@ -172,17 +176,17 @@ class UploadSession:
 
     @property
     def record(self) -> UploadRecord:
-        """The upload as the log had it last."""
+        """Return the last record from the log."""
         return self.holder.record
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is nothing to write any more: the file is available."""
+        """Return whether the file is available, so that nothing more can be written."""
         return not self.record.placement
 
     @property
     def file(self) -> UploadFile:
-        """The bytes so far. Not once it `has_ended`."""
+        """Return the bytes so far. Not after it `has_ended`."""
         return self.holder.file
 
     async def begin(self, *, opens: bool = True) -> None:
@@ -196,7 +200,7 @@ class UploadSession:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """While the client is expected to send."""
+        """Mark the time in which the client is expected to send."""
         self.lock.touch()
         self.lock.receiving = True
         try:
@@ -205,7 +209,7 @@ class UploadSession:
             self.lock.receiving = False
 
     async def require_room(self, size_bytes: int) -> None:
-        """Raises InsufficientStorage for a whole content that this disk cannot take."""
+        """Raise InsufficientStorage for a whole content that has no room on this disk."""
         self.expected_bytes = size_bytes
         if size_bytes > SMALL_BYTES:
             await self.services.disk.run(self.file.require_room, size_bytes)
@@ -215,10 +219,10 @@ class UploadSession:
 async def upload_session(
     asked: UploadRequest, *, connection: Connection | None = None
 ) -> AsyncIterator[UploadSession]:
-    """Exclusive use of the upload, for the handlers of this package; its file is not open yet.
+    """Yield exclusive use of the upload, for the handlers of this package; its file is not open yet.
 
     `connection`: in place of the request's own, for work that outlives it. Raises UploadLocked while another
-    request writes, RateLimited when the caller writes too many uploads, HolderChanged.
+    request writes, RateLimited if the caller writes too many uploads, HolderChanged.
     """
     services, file_uuid = asked.services, asked.record.file_uuid
     async with AsyncExitStack() as stack:
@@ -242,7 +246,7 @@ async def upload_session(
                 raise HolderChanged(is_untouched=not session.has_read) from error
             if not isinstance(error, DiskFailed):
                 raise
-            trouble = "the disk refuses an upload, and no other node goes on with it"
+            trouble = "the disk refuses an upload, and no other node can continue it"
             _TROUBLES.met(trouble, error.details, file_uuid=file_uuid)
             raise HolderFails(
                 "The disk of the node that holds this upload failed, and no other node can continue it now.",
@@ -251,10 +255,10 @@ async def upload_session(
 
 
 async def _is_handed_over(session: UploadSession, error: DiskFull | DiskRefused) -> bool:
-    """Whether another node goes on with what this disk refuses.
+    """Hand an upload that this disk refuses over to another node; return whether that was possible.
 
-    A refusal that is no failure of the disk may be the same everywhere: nothing tells before. So that is
-    handed over once in a request. Raises Unavailable; NotFound or Gone when the upload has ended meanwhile.
+    A refusal without a failing disk may repeat on every node, so this is done once in a request. Raises
+    Unavailable; NotFound or Gone if the upload has ended meanwhile.
     """
     may_be_anywhere = not isinstance(error, (DiskFull, DiskFailed))
     if may_be_anywhere and PASSED_ON in session.request.headers:
@@ -271,9 +275,10 @@ async def _is_handed_over(session: UploadSession, error: DiskFull | DiskRefused)
 
 
 def _connection_of(request: web.Request) -> Connection:
-    """Whether the client's connection stands, and how to end it.
+    """Return whether the client's connection is open, as a function, and how to end it.
 
-    One that has closed its side may be gone, or wait for its answer: who asks for the same upload goes first.
+    A client that has closed its side may be gone, or wait for its response: another request for the upload
+    goes first.
     """
     transport, connection = request.transport, request.protocol
 

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 class Checks:
     """The checks of one node. For one event loop; `close` ends them.
 
-    `late`: told of a copy that was put back after `decided` had given up waiting for it; `unsound`: of each
-    that was read to its end and is not what its name says.
+    `late` is called for a copy that was restored after `decided` had stopped waiting for it. `unsound` is
+    called for each copy that was read to its end and does not match its name.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ def _is_restored(check: asyncio.Task[bool] | None) -> bool:
 
 
 def _see(check: asyncio.Task[bool]) -> None:
-    """Whoever asked may not wait any more."""
+    """Retrieve the result, as the caller may not wait any more."""
     failure = None if check.cancelled() else check.exception()
     if isinstance(failure, FilestoreError):
         _log.warning("cannot check a copy in quarantine", extra={"reason": failure.details})

@@ -225,7 +225,7 @@ class Comparison:
                 yield entry, known.get(entry[0], "unknown")
 
     async def _restore(self, entry: tuple[str, int], state: str, run: Pass) -> None:
-        """Put back what is not in service; what was read before and is not sound is not read again."""
+        """Restore a blob that is not in service; a copy that proved unsound before is not read again."""
         sha256 = entry[0]
         is_here = await self._context.disk.run(self._context.blobs.has, sha256)
         if is_here or entry in self._unsound:

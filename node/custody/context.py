@@ -95,7 +95,7 @@ class CustodyContext:
 
     @property
     def quarantine(self) -> Quarantine:
-        """Return the blobs that were taken out of service."""
+        """Return the quarantine, which has the blobs that are out of service."""
         return Quarantine(self.blobs)
 
     @property

@@ -1,8 +1,8 @@
 """Report this node's damaged copies to the log, as sources of their intact segments.
 
-A replica that was found damaged is first reported lost (`node/custody/loss_repair.py`); what lies in
-quarantine and files still need is reported here, at once with what is known of it, and again when it was read
-to its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again.
+A damaged replica is first reported lost (`node/custody/loss_repair.py`). This module reports the copies in
+quarantine that files still need: at once with the known damage, and again after they were read to the end.
+Nothing has to be remembered over a crash, as the quarantine is read again.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from node.custody.reporter import Reporter
 from node.storage.quarantine import AREA, QuarantinedBlob
 from runtime.bounds import SPANS_MAX
 
-REPORT_AGAIN_S: Final = 600.0  # what the log should know is looked at again so often
+REPORT_AGAIN_S: Final = 600.0  # the interval between two reports of the same copy
 NEW_S: Final = 60.0  # so soon after it was first seen here the log may not know yet that a replica is lost
 
 _Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms

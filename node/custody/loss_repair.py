@@ -57,7 +57,7 @@ class LossRepair:
             for sha256, reason in gone:
                 if not decided.get(sha256):
                     absent[reason].append(sha256)
-            # Another process may have been told that a damaged blob is here; of a missing blob, none was.
+            # A damaged blob may have been affirmed to another process; a missing one was not.
             known = await self._context.known(absent["missing"]) if absent["missing"] else {}
             absent["missing"] = [name for name in absent["missing"] if known.get(name) == "held"]
             for reason, sha256s in absent.items():
@@ -129,7 +129,7 @@ class LossRepair:
 
 
 def _readable(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:
-    """Return those of which quarantine has a readable copy, whatever it contains. Blocks."""
+    """Return the blobs with a readable copy in quarantine, sound or not. Blocks."""
     found = []
     for sha256 in sha256s:
         copy = context.quarantine.open(sha256)

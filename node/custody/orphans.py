@@ -1,10 +1,10 @@
 """Delete orphaned blobs: content of rejected completions, and copies that arrived too late.
 
-Every half minute, the log is asked about blobs that arrived (`node/storage/unclaimed.py`). A blob that the
-log lists for this node needs no note any more. A blob that no file refers to PIN_S after it arrived, and that
-no upload on this disk has become, is an orphan. It is reported to the log, which from then on rejects anyone
-who was told of it before. It is then deleted, unless someone was told of it since. In this order, no
-completion can rely on a deleted blob.
+Every half minute, the log is asked about blobs that arrived (`node/storage/unclaimed.py`). If the log lists a
+blob for this node, its note is removed. A blob is an orphan if no file refers to it PIN_S after it arrived,
+and no upload on this disk became it. It is reported to the log, which from then on rejects changes that rely
+on an earlier affirmation. It is then deleted, unless it was affirmed since. In this order, no completion can
+rely on a deleted blob.
 """
 
 import logging
@@ -82,7 +82,7 @@ class Orphans:
         return deleted
 
     def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:
-        """Delete it, unless it arrived again, or another process was told of it, since it was marked. Blocks.
+        """Delete it, unless it arrived again or was affirmed since it was marked. Blocks.
 
         In that case it stays, and so does its note.
         """

@@ -17,7 +17,7 @@ from node.custody.orders import Order, Orders
 from runtime.background import Pause, Step, Work
 
 LOOK_S: Final = 2.0
-TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
+TROUBLE_S: Final = 5.0  # before the next attempt if the log or the disk refuses
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class PeriodicWork:
         self._due_at_s = float("-inf")
 
     async def look(self) -> Pause:
-        """Whatever is to be done now; when the next is due. Raises FilestoreError, OSError."""
+        """Do what is due now; return when the next work is due. Raises FilestoreError, OSError."""
         now_s = asyncio.get_running_loop().time()
         while (order := self.orders.next()) is not None:
             await self._carry_out(order)

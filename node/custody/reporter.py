@@ -41,7 +41,7 @@ class Reporter:
             return await self._list(after=after, limit=limit)
 
     async def dropped(self, as_of: int, *, dropped: Sequence[str], spared: Sequence[str]) -> Dropped:
-        """Tell what was done with a list. Raises Conflict when that list was no longer the last word."""
+        """Report what was done with a list. Raises Conflict if the log has a newer list."""
         command = ReportDropped(
             node_id=self._node_id, as_of=as_of, dropped=list(dropped), spared=list(spared)
         )
@@ -49,13 +49,13 @@ class Reporter:
             return await self._send(command, Dropped)
 
     async def lost(self, sha256s: Sequence[str], reason: Reason) -> Lost:
-        """Tell what is not here. Raises NotFound when the node is no member any more."""
+        """Report replicas that are not here. Raises NotFound if the node is no longer a member."""
         async with self._turn:
             command = ReportLost(node_id=self._node_id, sha256s=list(sha256s), reason=reason)
             return await self._send(command, Lost)
 
     async def add(self, sha256: str, as_of: int) -> bool:
-        """Tell that a blob is here, as was seen after `as_of` was known; False when the log refuses."""
+        """Report that a blob was here after `as_of` was known; return False if the log refuses."""
         command = AddReplica(sha256=sha256, node_id=self._node_id, as_of=as_of)
         try:
             await self._metadata.propose(command, int)

@@ -81,7 +81,7 @@ class Scrubber:
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
         self._since_ms = 0
-        self._newest: Cycle | None = None  # that was begun, also where what followed was broken off
+        self._newest: Cycle | None = None  # the last cycle that began, also if its state could not be written
         self._has_compared_packs = False
 
     @property
@@ -120,7 +120,7 @@ class Scrubber:
             self._context.metrics.custody_stops.note_trouble("scrub", error)
 
     async def look(self, cycle: Cycle) -> Cycle:
-        """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
+        """Do what is due now; return the cycle as it is then. Raises FilestoreError, OSError."""
         self._newest = cycle
         while ordered := self.orders.waiting():
             self._newest = cycle = await self._ordered(ordered, cycle)
@@ -241,8 +241,8 @@ class Scrubber:
     async def _verify(self, sha256: str, order: Order | None) -> None:
         """Verify a blob, and count the bytes while it is read.
 
-        Whoever waits for an order gives up a pass that stands still, and one blob may take hours. Raises
-        Superseded when an order comes meanwhile; BlobMissing, BlobDamaged, FilestoreError.
+        The sender of an order gives up a pass without progress, and one blob may take hours. Raises
+        Superseded if an order arrives meanwhile; BlobMissing, BlobDamaged, FilestoreError.
         """
         context = self._context
 

@@ -31,7 +31,7 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Somebody who waits for the disk, and his connection."""
+    """A request that waits for the disk, and its connection."""
 
     transport: asyncio.BaseTransport | None
 
@@ -67,7 +67,7 @@ class DiskWorkers:
     async def run_long(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
 
-        So many long jobs leave threads for short ones.
+        The limit leaves threads for short jobs.
         """
         async with self._long:
             return await self.run(job, *args, **kwargs)
@@ -141,9 +141,9 @@ async def write_overlapped(
 ) -> None:
     """Pass every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
 
-    A piece is written before the second one after it is asked for; the next begins without a turn of the
-    event loop. A write that fails ends the asking at once, and is what is raised, whatever else goes wrong.
-    By then no write runs any more, none has begun after one that failed, and `pieces` is closed.
+    A piece is written before the second one after it is requested; the next begins without a turn of the
+    event loop. A write that fails ends the requests at once, and its error is raised, even if other errors
+    follow. By then no write is running, none has begun after the failed one, and `pieces` is closed.
     """
     latest: asyncio.Future[None] | None = None
     async with aclosing(pieces):
@@ -206,7 +206,7 @@ class _Line(Generic[_T]):
             if self._failure is None:
                 try:
                     self._write(piece)
-                except BaseException as error:  # noqa: BLE001  # told to whoever waits for it
+                except BaseException as error:  # noqa: BLE001  # raised in the waiting task
                     self._failure = error
             self._loop.call_soon_threadsafe(self._settle, ended, self._failure)
             if self._disk.has_waiting and self._serve_later():

@@ -7,7 +7,7 @@ import os
 
 PROBE_BYTES = (
     128 * 1024
-)  # what the kernel reads ahead at least: pages come in windows of so many, and mostly go so
+)  # the smallest read-ahead of the kernel: pages are read, and mostly evicted, in windows of this size
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PROBE = [bytearray(1)]  # never looked at
 

@@ -22,10 +22,10 @@ class ParallelParts:
         self._free = threading.Semaphore(threads)
 
     def run(self, here: Callable[[], object], beside: Callable[[], object]) -> None:
-        """Run both concurrently; both have ended when it returns.
+        """Run both functions concurrently; return when both have ended.
 
-        If no other thread is free, `beside` runs in this thread, after `here`: work never waits for that of
-        others. Raises the error of `here`, or else that of `beside`.
+        If no other thread is free, the second one runs in this thread, after `here`: work never waits for
+        other callers. Raises the error of `here`, otherwise the error of the second one.
         """
         if not self._free.acquire(blocking=False):
             here()

@@ -1,8 +1,8 @@
-"""Single things on a node's disk that cannot be used, and what the node passes over because of them.
+"""Paths on a node's disk that cannot be used, and what the node skips because of them.
 
-Whoever goes through many things (a pass, a sweep, a start) works on each inside `skipping`: what the disk
-refuses about one is remembered here, logged once, told in heartbeats and counted, and the others get their
-turn. A thing leaves when it could be used again, or is not there any more. For any thread; no I/O here.
+A pass, a sweep or a start that processes many paths works on each inside `skipping`. If the disk refuses one,
+this module remembers it, logs it once, reports it in heartbeats and counts it, and the other paths have their
+turn. A path is forgotten when it could be used again, or is gone. For any thread; no I/O here.
 """
 
 import logging

@@ -77,7 +77,7 @@ class HeadStart:
         self._begun_bytes = 0
 
     def written(self, stop: int, durable_bytes: int, size_bytes: int | None) -> None:
-        """The file has come so far; `size_bytes`: where it will end, if that is known.
+        """Note that the file has this many bytes; `size_bytes`: its final size, if that is known.
 
         Raises OSError for bytes that the disk refuses, as their sync would.
         """

@@ -23,7 +23,7 @@ from runtime.logs import LastingTroubles
 from runtime.version import VERSION
 from runtime.wording import reason_of
 
-LOOK_S = 2.0  # as often as it is told
+LOOK_S = 2.0  # the interval of reports
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
 POISON_SHOWN = 8  # in a heartbeat
 STALE_S = 30.0  # a disk that accepted no bytes for this long is reported as not writable
@@ -64,7 +64,7 @@ class DiskWatch:
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
         self._has_looked = False
-        self._trouble = ""  # what was wrong at the last look
+        self._trouble = ""  # the fault at the last check
         self._looking_since_s: float | None = None
         disk.hangs = self.hangs
         self._is_full = False  # so that no bytes are accepted, although nothing fails

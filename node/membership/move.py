@@ -93,7 +93,7 @@ def _begin(data: Path, target: Path) -> None:
 
 
 def _mark(data: Path, target: Path) -> None:
-    if os.geteuid() == 0:  # it continues as the same user, whoever runs the command
+    if os.geteuid() == 0:  # continue as the user that owns the files
         owner = data.stat()
         os.chown(target, owner.st_uid, owner.st_gid)
     mark, source = target / _MARK, str(data.resolve())
@@ -110,7 +110,7 @@ def _done(target: Path) -> None:
 
 
 def _end(data: Path) -> None:
-    """Nobody starts a second node of the same name here."""
+    """Rename the directory's configuration, so that no second node of the same name is started here."""
     if (data / "node.json").exists():
         (data / "node.json").rename(data / _OLD)
         _sync(data)

@@ -68,7 +68,10 @@ class CatchingUp:
             self._seal(number)
 
     def _remove_unbegun(self) -> None:
-        """Packs whose header a crash has kept from being written. Nobody may be about to write one now."""
+        """Remove packs whose header a crash has kept from being written.
+
+        No process may be writing one now.
+        """
         for name in map(pack_name, numbers_in(self._directory)):
             facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
             is_short = stat.S_ISREG(facts.st_mode) and facts.st_size <= HEADER_BYTES

@@ -92,7 +92,7 @@ def _tell(batch: Sequence[_Waiting], error: BaseException | None) -> None:
             each.done.set_result(None)
         else:
             each.done.set_exception(_own(error))
-            each.done.exception()  # seen, whether anybody waits or not
+            each.done.exception()  # retrieved, even if no caller waits
 
 
 def _own(error: BaseException) -> BaseException:

@@ -48,7 +48,7 @@ _BLOBS: Final = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FRO
 _IS_THERE: Final = "sha256 = ? AND pack = ? AND offset = ?"
 _DELETE_BLOB: Final = "DELETE FROM blobs WHERE sha256 = ? AND pack = ? AND offset = ?"
 _UNCLAIMED: Final = "INSERT OR REPLACE INTO unclaimed VALUES (?, ?)"
-_ROW_BYTES_MAX: Final = 4096  # genuine rows have less than a tenth of it, whatever a damaged page contains
+_ROW_BYTES_MAX: Final = 4096  # genuine rows have less than a tenth of it; a damaged page may contain anything
 _WHOLE: Final = "1"  # for SQLite's check: all of the file, until the first fault
 # What SQLite says when it is not the content of the file that is at fault.
 _NO_DAMAGE: Final = frozenset(
@@ -212,9 +212,9 @@ class PackIndex:
             db.execute("DELETE FROM unclaimed WHERE sha256 = ? AND at_ns = ?", (sha256, at_ns))
 
     def store(self, number: int, blobs: Sequence[PackRecord], *, stop: int, at_ns: int) -> None:
-        """Blobs that came, in records of a pack up to `stop`, in one step: their older records count no more.
+        """Store blobs, in records of a pack up to `stop`, in one step; their older records no longer count.
 
-        Nothing but these tables says so; where they are lost, a blob has two records that are alike.
+        Only these tables record that. If they are lost, a blob has two equal records.
         """
         with self._changing() as db:
             _know(db, number)
@@ -234,13 +234,13 @@ class PackIndex:
             _count_indexed(db, number, stop)
 
     def affirm(self, sha256: bytes, at_ns: int) -> bool:
-        """Record that a process is told that a blob is here; False if it is not here."""
+        """Record that a caller is about to rely on the blob; return False if it is not here."""
         with self._changing() as db:
             asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
             return db.execute(asked, (at_ns, sha256)).rowcount > 0
 
     def take_out(self, copies: Sequence[PackedBlob]) -> bool:
-        """Remove at once the blobs that no process was told of since they were read; return whether any."""
+        """Remove at once the blobs that were not affirmed since they were read; return whether any was."""
         asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
         with self._changing() as db:
             places = [(each.sha256, *_place(each), each.affirmed_at_ns) for each in copies]

@@ -27,7 +27,7 @@ from node.packs.record import (
 )
 
 SUFFIX: Final = ".pack"
-NUMBER_BITS: Final = 63  # at random: a used number is never used again, whatever is left of its pack
+NUMBER_BITS: Final = 63  # at random: a number is never used again, even if parts of its pack remain
 _DIGITS: Final = 16
 _NAME: Final = re.compile(rf"[0-7][0-9a-f]{{{_DIGITS - 1}}}{re.escape(SUFFIX)}")
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES})

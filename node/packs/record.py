@@ -175,7 +175,7 @@ def read_around(descriptor: int, size_bytes: int, start: int) -> bytes:
 
 
 def scan(descriptor: int, header: PackHeader, start: int) -> Iterator[PackRecord]:
-    """Yield every record from `start` on with a valid head, whatever is between them.
+    """Yield every record from `start` on with a valid head, skipping anything between them.
 
     The payload is not read, and unreadable parts of the medium are skipped. Raises OSError.
     """

@@ -170,7 +170,7 @@ class PackStore:
         return None if loaded is None else loaded[1]
 
     def read_damaged(self, found: PackedBlob) -> bytes:
-        """Return the bytes in the place of a blob, whatever they are; none if its pack is gone.
+        """Return the bytes in the place of a blob, unverified; none if its pack is gone.
 
         Raises OSError if they cannot be read now; a later attempt may succeed.
         """
@@ -206,10 +206,9 @@ class PackStore:
                     del self._readers[number]
 
     def remove(self, sha256: bytes, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Remove a blob; False if there was none, or `unless` returns True.
+        """Remove a blob; return False if there was none, or `unless` returns True.
 
-        A blob that arrived, or that a process was told of, since `unless` was called stays, too. Raises
-        OSError.
+        A blob that arrived or was affirmed since `unless` was called stays, too. Raises OSError.
         """
         was_there = False
         while (copies := self.index.copies(sha256)) and not unless():
@@ -343,7 +342,7 @@ class PackStore:
         if writer is None:
             return
         try:
-            if writer.durable_offset == HEADER_BYTES:  # no process was told of any blob in it
+            if writer.durable_offset == HEADER_BYTES:  # none of its blobs was affirmed
                 unlink(pack_name(writer.number), parent=self._directory)
                 return
             writer.seal()

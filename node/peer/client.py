@@ -1,10 +1,9 @@
 """Calls from this node to the peer ports of other nodes.
 
-Dialled by address, verified by name, mutual TLS 1.3. The address is that of the view; the view is up to a
-second old, so a peer that joined since is asked of the coordinators.
+Dialled by address, verified by name, mutual TLS 1.3. The address is that of the view, which is up to a second
+old; the coordinators are asked for a peer that joined since.
 
-Whatever goes wrong with a peer is a PeerFailed, so that callers choose another peer instead of studying the
-error.
+Every failure of a peer is a PeerFailed, so that callers choose another peer instead of examining the error.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The order is answered when the replica is here, or after ANSWER_S while it is still being fetched. The leader
 then asks again, and receives a number that changes with any progress. It gives up a fetch without progress,
-whatever its size. So a fetch does not belong to a request; it ends if it was not requested for LINGER_S. All
+even a large one. So a fetch does not belong to a request; it ends if it was not requested for LINGER_S. All
 fetches keep to the node's budget of bytes. An intact replica in this node's quarantine is restored instead of
 fetched.
 """

@@ -159,7 +159,7 @@ class _Gathering:
                 return None
 
     async def _bring(self, first: int, stop: int) -> None:
-        """One range from one source; what of it does not come goes back into the line."""
+        """Fetch one range from one source; put the missing part of it back into the queue."""
         writer = await self._context.disk.run(self._partial.writer, first, stop)
         if self._choice.is_empty:  # the last one was dropped since this range left the line
             raise self._none_left()
@@ -251,7 +251,7 @@ class _Gathering:
         return SourcesFailed("No node that has this blob can send it now.", self._sources)
 
     def _wake(self) -> None:
-        """Whoever waits looks again."""
+        """Wake the waiting tasks."""
         self._changed.set()
         self._changed = asyncio.Event()
 

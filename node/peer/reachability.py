@@ -57,7 +57,7 @@ class Reach:
     async def _ask(self, node_id: str) -> None:
         try:
             async with self._peers.ask(node_id, "HEAD", _PATH, within_s=ANSWER_TIMEOUT_S):
-                failures = 0  # whatever it answers
+                failures = 0  # any response counts
         except PeerFailed:
             failures = self._failures.get(node_id, 0) + 1
         self._failures.pop(node_id, None)  # and to the end of the line

@@ -24,29 +24,29 @@ from node.peer.client import find_node
 from node.uploads.services import NODE
 from runtime.clock import now_ms
 
-ORDERS = "/custody/"  # what only coordinators ask for
+ORDERS = "/custody/"  # only coordinators may request these
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Admitted:
-    """The connections on which requests of members are answered now, by certificate."""
+    """The connections with a running request of a member, by certificate."""
 
     def __init__(self) -> None:
         self._answering: dict[str, list[asyncio.Transport]] = {}
 
     def begin(self, serial: str, transport: asyncio.Transport) -> None:
-        """A request of this certificate is answered; `end` follows."""
+        """Note that a request with this certificate begins; `end` follows."""
         self._answering.setdefault(serial, []).append(transport)
 
     def end(self, serial: str, transport: asyncio.Transport) -> None:
-        """It is no more."""
+        """Note that the request has ended."""
         self._answering[serial].remove(transport)
         if not self._answering[serial]:
             del self._answering[serial]
 
     def cut_off(self, serials: frozenset[str]) -> None:
-        """These certificates are dead: nothing more is said on their connections."""
+        """Abort the connections of these certificates, which were revoked."""
         for serial in serials & self._answering.keys():
             for transport in self._answering[serial]:
                 transport.abort()
@@ -64,9 +64,9 @@ def prepare_admission(app: web.Application, view: View) -> None:
 
 @web.middleware
 async def admit_members(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Let the handler run for a member only.
+    """Run the handler for members only.
 
-    Raises Unauthorized; Forbidden for an order of a node; Unavailable when the view is too old to tell.
+    Raises Unauthorized; Forbidden for an order of a node; Unavailable if the view is too old to decide.
     """
     api = request.app[NODE].api
     peer = peer_identity(request.transport)
@@ -85,9 +85,9 @@ async def admit_members(request: web.Request, handler: _Handler) -> web.StreamRe
 
 
 async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: int) -> None:
-    """Raises Unauthorized unless `peer` is a member of our cluster now.
+    """Raise Unauthorized unless `peer` is a member of our cluster now.
 
-    Unavailable when the view is too old.
+    Raises Unavailable if the view is too old.
     """
     current = view.require_fresh()
     identity = peer.identity
@@ -108,7 +108,7 @@ async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: in
 
 
 async def _is_issued(peer: Peer, metadata: MetadataClient, view: View) -> bool:
-    """Whether the log knows the certificate. One that is newer than the view is asked for."""
+    """Return whether the log knows the certificate. Asks for one that is newer than the view."""
     node_id = peer.identity.id
     if view.is_issued(node_id, peer.serial):
         return True

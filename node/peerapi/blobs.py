@@ -1,8 +1,9 @@
 """The blobs of this node for other nodes, on the peer port.
 
-HEAD and GET with one range, the checksums of its segments, PUT of a replica, many small ones in one request
-(`node/uploads/small_copies.py` encodes them), and the wish that this node fetch one from others. Of copies,
-damaged ones in quarantine too, the checksums and single segments (`node/peer/salvage.py` reads them).
+It serves HEAD, GET with one range, the checksums of the segments, and PUT of a replica. One request can bring
+many small blobs (`node/uploads/small_copies.py` encodes them), or ask this node to fetch one from others. Of
+copies, including damaged ones in quarantine, it serves the checksums and single segments
+(`node/peer/salvage.py` reads them).
 
 A blob's name is its sha256, so a PUT cannot replace a blob by another one: content that does not match its
 name is rejected, and an existing intact blob is confirmed at once. A damaged blob is taken out of service, so
@@ -48,11 +49,11 @@ from web.responses import error_body, json_response, request_id
 
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}")
-_SMALL_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX  # of the body of one request
+_SMALL_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX  # for the body of one request
 
 
 class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which blob to fetch: its size, and nodes that may have it, the best first."""
+    """A blob to fetch: its size, and nodes that may have it, the best first."""
 
     size_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
     sources: Annotated[list[Text], Meta(min_length=1, max_length=SOURCES_MAX)]
@@ -128,7 +129,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
 
 
 async def _put(request: web.Request) -> web.StreamResponse:
-    """Take a replica in: 200 when it is whole, verified and durable.
+    """Receive a replica: 200 if it is whole, verified and durable.
 
     Raises ChecksumMismatch (nothing is kept), InsufficientStorage, InvalidRequest without a Content-Length.
     """
@@ -156,18 +157,18 @@ async def _put(request: web.Request) -> web.StreamResponse:
 
 
 async def _sums(request: web.Request) -> web.StreamResponse:
-    """The checksums of the segments, as a sidecar has them (`node/storage/segments.py`). Raises NotFound."""
+    """Return the checksums of the segments, as in a sidecar (`node/storage/segments.py`). Raises NotFound."""
     services, sha256 = request.app[NODE], _sha256(request)
     with await _opened(services, sha256) as blob:
         return web.Response(body=encode_sidecar(blob.sums))
 
 
 async def _pull(request: web.Request) -> web.StreamResponse:
-    """Fetch the blob from the nodes that the body names: 200 when it is whole, verified and durable here.
+    """Fetch the blob from the given nodes: 200 if it is whole, verified and durable here.
 
-    202 when that takes longer than 20 s; asked again, it joins what is under way. Both with a PullState.
-    Raises Unavailable when none of them can give it, and what has come is kept for the next time;
-    InsufficientStorage. The answer for sources that failed names them.
+    202 if that takes longer than 20 s; a repeated request joins it. Both have a PullState as body. Raises
+    Unavailable if none of the nodes can send it, and keeps what has arrived for the next time;
+    InsufficientStorage. The error for failed sources names them.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     order = await read_json(request, PullOrder)
@@ -182,8 +183,8 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 async def _retain(request: web.Request) -> web.StreamResponse:
     """Keep a replica that the log has marked for deletion, and make the log withdraw the mark.
 
-    It answers 200 when the replica is here, whole as far as its name and size tell, and not marked for
-    deletion any more.
+    Returns 200 if the replica is here, whole according to its name and size, and no longer marked for
+    deletion.
 
     Raises NotFound if it is not here: then it can be stored again. Unavailable.
     """
@@ -196,9 +197,9 @@ async def _retain(request: web.Request) -> web.StreamResponse:
 
 
 async def _take_small(request: web.Request) -> web.StreamResponse:
-    """200 when all of them are durable here.
+    """Store small blobs: 200 if all of them are durable here.
 
-    Raises InvalidRequest, and nothing is kept, when one does not hash to its name; InsufficientStorage.
+    Raises InvalidRequest, and keeps nothing, if one does not hash to its name; InsufficientStorage.
     """
     services = request.app[NODE]
     if request.content_length is None or request.content_length > _SMALL_BYTES_MAX:
@@ -219,7 +220,7 @@ async def _take_small(request: web.Request) -> web.StreamResponse:
 
 
 async def _copy_sums(request: web.Request) -> web.StreamResponse:
-    """The checksums of this node's copy, of any size. Raises NotFound."""
+    """Return the checksums of this node's copy, of any size. Raises NotFound."""
     services = request.app[NODE]
     sums = await services.disk.run(local_sums, services.blobs, _sha256(request))
     if sums is None:
@@ -228,7 +229,7 @@ async def _copy_sums(request: web.Request) -> web.StreamResponse:
 
 
 async def _copy_segment(request: web.Request) -> web.StreamResponse:
-    """A segment that matches the checksum `xxh3` of the query. Raises NotFound, InvalidRequest."""
+    """Return a segment that matches the checksum `xxh3` of the query. Raises NotFound, InvalidRequest."""
     services, sha256 = request.app[NODE], _sha256(request)
     digest, index = request.query.get("xxh3", ""), request.match_info["index"]
     if not _DIGEST.fullmatch(digest):
@@ -248,7 +249,7 @@ async def _size_bytes(services: NodeServices, sha256: str) -> int:
 
 
 async def _expected_bytes(services: NodeServices, sha256: str) -> int:
-    """The size of a blob that a member has reason to look for here. Raises NotFound, and leaves a note."""
+    """Return the size of a blob that the log lists for this node. Raises NotFound, and leaves a note."""
     try:
         return await _size_bytes(services, sha256)
     except NotFound:
@@ -257,7 +258,7 @@ async def _expected_bytes(services: NodeServices, sha256: str) -> int:
 
 
 async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
-    """The blob, which the caller closes. Raises NotFound."""
+    """Open the blob; the caller closes it. Raises NotFound."""
     try:
         return await services.disk.open(services.blobs.open, sha256)
     except BlobMissing as error:
@@ -268,7 +269,7 @@ async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
 
 
 async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
-    """The size, when that segment is sound on the disk. Raises NotFound, InvalidRequest."""
+    """Return the size if that segment is sound on the disk. Raises NotFound, InvalidRequest."""
     with await _opened(services, sha256) as blob:
         index = int(number) if _NUMBER.fullmatch(number) else segment_count(blob.size_bytes)
         if index >= segment_count(blob.size_bytes):

@@ -24,7 +24,7 @@ OrderId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class OrderBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of an order. `yes_really`: also when it takes a large part of this node's blobs away."""
+    """The body of an order. `yes_really`: run even if it deletes a large part of this node's blobs."""
 
     order_id: OrderId
     yes_really: bool = False
@@ -36,7 +36,7 @@ def custody_routes() -> list[web.RouteDef]:
 
 
 async def _order(request: web.Request) -> web.StreamResponse:
-    """How the order stands, at once. Raises NotFound for a kind that is none, Unavailable."""
+    """Return the state of the order at once. Raises NotFound for an unknown kind, Unavailable."""
     custody = request.app[NODE].custody
     body = await read_json(request, OrderBody)
     if custody is None:

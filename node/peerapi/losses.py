@@ -1,9 +1,7 @@
-"""Losses that workers report to the first worker. Apart from the rest: only the same node calls it.
+"""Losses that workers report to worker 0. Apart from the rest: only the same node calls it.
 
-No disk took a note of them.
-
-A worker keeps them in memory until the first one has taken them over. That one reports them to the log,
-and serves other nodes: what was found damaged is out of service there too.
+These are the losses that the disk could not record. A worker keeps them in memory until worker 0 has received
+them. Worker 0 reports them to the log, and serves other nodes: damaged replicas are out of service there too.
 """
 
 import asyncio
@@ -41,12 +39,12 @@ class LossReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def loss_routes() -> list[web.RouteDef]:
-    """For the other workers only."""
+    """Return the routes for the other workers."""
     return [web.post(_PATH, _take_over)]
 
 
 async def keep_reporting(services: NodeServices) -> None:
-    """Report to the first worker for ever. For the others."""
+    """Report to worker 0 for ever. Runs on the other workers."""
     await Work(
         "losses for the first worker",
         partial(report, services),
@@ -57,12 +55,12 @@ async def keep_reporting(services: NodeServices) -> None:
 
 
 async def report(services: NodeServices) -> None:
-    """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
+    """Report everything that is in memory now. Raises PeerFailed, TimeoutError."""
     out_of_service = services.blobs.out_of_service
     while losses := out_of_service.losses(REPORT_LOSSES_MAX):
 
         async def body() -> AsyncIterator[bytes]:
-            yield msgspec.json.encode(LossReport(losses=losses))  # used up before the next ones
+            yield msgspec.json.encode(LossReport(losses=losses))  # consumed before the next losses
 
         headers = {"Content-Type": "application/json"}
         async with (

@@ -3,8 +3,8 @@
     POST /custody/uploads/{file_uuid}   have the acknowledged bytes, from `sources`; how that stands
     GET  /uploads/{file_uuid}           the bytes from `start` to `stop`, which must be durable here
 
-The first is an order of the leading coordinator (`node/uploads/upload_copies.py`), the second what its copies
-come from. Who may ask is decided by `node/peerapi/admission.py`.
+The first is an order of the leading coordinator (`node/uploads/upload_copies.py`); the second serves the
+bytes for its copies. `node/peerapi/admission.py` controls access.
 """
 
 import os
@@ -27,7 +27,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class CopyState(Struct, frozen=True, kw_only=True):
-    """How an order stands, and a number that stays the same only while no copy here moves."""
+    """The state of an order, and a number that changes whenever a copy here makes progress."""
 
     state: CopyStanding
     moved: int
@@ -42,7 +42,7 @@ def upload_copy_routes() -> list[web.RouteDef]:
 
 
 async def _order(request: web.Request) -> web.StreamResponse:
-    """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
+    """Return the state of the order. Raises Conflict for an old epoch, Unavailable, InsufficientStorage."""
     services, file_uuid = request.app[NODE], upload_named(request)
     order = await read_json(request, CopyOrder)
     state = await services.copies.give(file_uuid, order)
@@ -50,7 +50,7 @@ async def _order(request: web.Request) -> web.StreamResponse:
 
 
 async def _bytes(request: web.Request) -> web.StreamResponse:
-    """Raises NotFound when not all of them are durable here.
+    """Send durable bytes of an upload. Raises NotFound unless all are here.
 
     If the disk loses bytes while they are sent, the response is cut off: the requester compares the sha256 of
     the whole.

@@ -1,4 +1,4 @@
-"""A member of a chain: takes an upload's bytes from the node before it, and passes them on to the next.
+"""A member of a chain: receives an upload's bytes from the node before it, and passes them on to the next.
 
 On the peer port, for members of the cluster only:
 
@@ -8,10 +8,10 @@ On the peer port, for members of the cluster only:
     HEAD /uploads/{file_uuid}          the sha256 of the first `stop` bytes; for a takeover, changes nothing
     HEAD /room                         the bytes that uploads may take of this disk
 
-A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
-from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
-laid it knows more (`node/uploads/chain_link.py`). A member never lays a link again that broke: the holder
-does.
+A link belongs to an epoch of the log. The highest epoch that a member has seen is stored with the bytes.
+Requests of an earlier epoch are rejected, since another node holds the upload now. A new link ends an older
+one, as its sender knows more (`node/uploads/chain_link.py`). A member never restores a broken link: the
+holder does.
 """
 
 import asyncio
@@ -63,19 +63,19 @@ from web.request_body import Batch
 
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
-IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
+IDLE_S = 120.0  # without a byte, the holder has abandoned this link or lost us
 MEMBERS_MAX = 64
 _DIGITS_MAX = 16
 
 _log = logging.getLogger(__name__)
 
 
-LINKS = web.AppKey("links", set[asyncio.Transport])  # connections of those that lead here
+LINKS = web.AppKey("links", set[asyncio.Transport])  # incoming connections of links
 FENCES = web.AppKey("laid", LinkFences)
 
 
 def prepare_following(app: web.Application) -> None:
-    """Links end when the listener begins to drain: their senders pass this node over."""
+    """Make links end when the listener begins to drain: their senders then skip this node."""
     app[LINKS] = set()
     app[FENCES] = LinkFences()
 
@@ -87,7 +87,7 @@ def prepare_following(app: web.Application) -> None:
 
 
 def following_routes() -> list[web.RouteDef]:
-    """`/uploads/{file_uuid}` and `/room`; who may ask is decided by `node/peerapi/admission.py`."""
+    """Return the routes `/uploads/{file_uuid}` and `/room`; `node/peerapi/admission.py` controls access."""
     path = "/uploads/{file_uuid}"
     return [
         web.head(path, _prefix),
@@ -99,7 +99,7 @@ def following_routes() -> list[web.RouteDef]:
 
 
 def by_owner(handler: Handler) -> Handler:
-    """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
+    """Run the handler, which gets a `file_uuid`, in the worker of this node that owns the upload."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         services = request.app[NODE]
@@ -111,16 +111,16 @@ def by_owner(handler: Handler) -> Handler:
 
 
 def _pace() -> BodyPace:
-    """A link has nothing to send for as long as its client has not, or its bytes are not checked yet."""
+    """Return the pace of a link: it has nothing to send while its client pauses or bytes are unverified."""
     return BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
 
 
 async def _prefix(request: web.Request) -> web.StreamResponse:
-    """200 with the sha256 of the first `stop` bytes.
+    """Return 200 with the sha256 of the first `stop` bytes.
 
-    Raises NotFound when fewer are durable here, Unavailable where the leader is lost or the disk hangs, so
-    that an upload cannot go on here, and while the bytes are still being read: whoever asks again finds more
-    done.
+    Raises NotFound if fewer are durable here. Raises Unavailable if the leader is lost or the disk hangs, so
+    that an upload cannot continue here, and while the bytes are still being read: a repeated request makes
+    progress.
     """
     services = request.app[NODE]
     services.api.view.require_leader()
@@ -131,9 +131,9 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
 
 
 async def _tell_room(request: web.Request) -> web.Response:
-    """204 with the bytes that uploads may take of this disk: none if it cannot be written to now.
+    """Return 204 with the space for uploads on this disk; 0 if it cannot be written to now.
 
-    503 where it hangs: whoever asks waits for that to end, and not for this node.
+    Return 503 if the disk hangs: the caller then waits for that to end, and not for this node.
     """
     services, found_bytes = request.app[NODE], 0
     try:
@@ -147,19 +147,19 @@ async def _tell_room(request: web.Request) -> web.Response:
 
 
 async def _agree(request: web.Request) -> web.StreamResponse:
-    """The durable offset, at most `limit`, and the sha256 of the bytes before it.
+    """Return the durable offset, at most `limit`, and the sha256 of the bytes before it.
 
-    Raises Conflict for an epoch that is over, UploadLocked while a client writes the upload here.
+    Raises Conflict for an old epoch, UploadLocked while a client writes the upload here.
     """
     async with _followed(request, number_in(request, "limit")) as upload:
         return web.Response(headers={OFFSET_HEADER: str(upload.offset), SHA256_HEADER: upload.sha256})
 
 
 async def _link(request: web.Request) -> web.StreamResponse:
-    """Take bytes from `start` on; those up to `stop` wait already.
+    """Receive bytes from `start` on; those up to `stop` are waiting already.
 
-    Raises OffsetMismatch when fewer are here, InsufficientStorage when those have no room, and as `_agree`
-    does.
+    Raises OffsetMismatch if fewer are here, InsufficientStorage if those have no room; also what `_agree`
+    raises.
     """
     services, start = request.app[NODE], number_in(request, "start")
     stop = number_in(request, "stop")
@@ -181,7 +181,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
 
 
 async def _finish(request: web.Request) -> web.StreamResponse:
-    """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
+    """Put the content into place: 200 if it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
     services, size_bytes = request.app[NODE], number_in(request, "size")
     sha256 = request.query.get("sha256", "")
     if not is_sha256(sha256):
@@ -195,14 +195,14 @@ async def _finish(request: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile]:
-    """The upload for this request alone, durable, with at most `stop` bytes, in the epoch that is named.
+    """Yield the upload for this request alone, durable, with at most `stop` bytes, in the given epoch.
 
-    Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
-    and for an older link, UploadLocked while a client writes the upload here.
+    A newer request may end this one, as it knows more. Raises Conflict for an old epoch and for an older
+    link, UploadLocked while a client writes the upload here.
     """
     services, terms, fencing_token = request.app[NODE], _terms(request), request.app[FENCES]
     disk, uploads = services.disk, services.uploads
-    has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
+    has_bytes = await disk.run(_has_bytes, uploads, terms)  # before another request is disturbed
 
     def require_newest() -> None:
         fencing_token.require_newest(
@@ -220,7 +220,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
             request.transport.abort()
 
     async with services.locks.lock_until_wanted(terms.file_uuid, disconnect):
-        require_newest()  # one may have come meanwhile
+        require_newest()  # a newer one may have arrived meanwhile
         if uploads.opens_quickly(terms.file_uuid, stop):
             upload = await disk.run(_open, uploads, terms, stop)
         else:
@@ -234,13 +234,13 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
 
 
 def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int = 0) -> UploadFile:
-    """Opens it, and cuts it to `stop`. Blocks. Raises HashingUnfinished."""
+    """Open the upload and cut it to `stop`. Blocks. Raises HashingUnfinished."""
     upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5, hash_bytes_max=hash_bytes_max)
     try:
-        _require_not_over(terms, upload.epoch)  # another may have led here while this one waited
-        if upload.finished is not None and upload.offset != stop:  # of content that was given up since
+        _require_not_over(terms, upload.epoch)  # another link may have arrived while this one waited
+        if upload.finished is not None and upload.offset != stop:  # of content that was abandoned since
             upload = uploads.reopen(upload, min(stop, terms.acknowledged_offset))
-        upload.size_bytes = None  # what it was declared with is the holder's to know
+        upload.size_bytes = None  # only the holder knows the declared size
         upload.enter_epoch(terms.epoch)
         if upload.finished is None:
             upload.rollback_to(stop)
@@ -252,7 +252,7 @@ def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int
 
 
 def _has_bytes(uploads: UploadStore, terms: LinkTerms) -> bool:
-    """Whether some came in this epoch. Raises Conflict when it is over."""
+    """Return whether bytes of this epoch are here. Raises Conflict if it is old."""
     seen = uploads.epoch(terms.file_uuid)
     _require_not_over(terms, seen)
     if seen < terms.epoch or not terms.is_relayed:
@@ -280,7 +280,7 @@ def _terms(request: web.Request) -> LinkTerms:
 
 
 def upload_named(request: web.Request) -> str:
-    """The upload that the path names. Raises NotFound."""
+    """Return the upload in the path. Raises NotFound."""
     file_uuid = request.match_info["file_uuid"]
     if not is_uuid(file_uuid):
         raise NotFound("There is no such upload.")
@@ -288,7 +288,7 @@ def upload_named(request: web.Request) -> str:
 
 
 def number_in(request: web.Request, name: str) -> int:
-    """A number of the query, SIZE_BYTES_MAX at most. Raises InvalidRequest."""
+    """Return a number of the query, SIZE_BYTES_MAX at most. Raises InvalidRequest."""
     digits = request.query.get(name, "")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
         raise InvalidRequest(f"{name}: must be a whole number.")
@@ -296,7 +296,7 @@ def number_in(request: web.Request, name: str) -> int:
 
 
 class _Following:
-    """One link at the member that it leads to."""
+    """One link, at the member that receives it."""
 
     def __init__(self, request: web.Request, upload: UploadFile, terms: LinkTerms, behind: list[str]) -> None:
         services = request.app[NODE]
@@ -323,9 +323,9 @@ class _Following:
         self._told_offset = upload.durable_offset
 
     async def run(self) -> web.StreamResponse:
-        """Until the sender ends the body, all is durable here, and the next link has ended too.
+        """Receive until the sender ends the body, all is durable here, and the next link has ended too.
 
-        Or until there is no room for more here.
+        Ends earlier if this node has no more room.
         """
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         with closing(self._source):
@@ -335,7 +335,8 @@ class _Following:
             try:
                 await write_overlapped(self._services.disk, self._batches(), self._write)
                 self._source.move(self._upload.offset)
-                self._source.end()  # those behind sync their ends beside this disk, and need not wait for it
+                # The members behind sync their ends in parallel, and need not wait for this disk.
+                self._source.end()
                 await self._services.disk.run(self._upload.sync)
                 self._wake()
                 await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
@@ -343,7 +344,7 @@ class _Following:
                     raise ClientGone("the previous node in the chain disconnected")
                 passing.result()
                 last_line = self._line(ended=True)
-            except InsufficientStorage:  # said by a line: the status of the answer has gone out
+            except InsufficientStorage:  # reported by a line, as the status has gone out
                 _log.warning("no room for the bytes of a link", extra={"file_uuid": self._file_uuid})
                 last_line = self._line(full=True)
             finally:
@@ -353,7 +354,7 @@ class _Following:
         return response
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
-        """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
+        """Yield the body as it arrives. Raises ClientGone if the sender is lost, or silent for IDLE_S."""
         try:
             async with aclosing(body_batches(self._request, _pace(), from_peer=True)) as batches:
                 async for batch in batches:
@@ -372,7 +373,7 @@ class _Following:
             self._loop.call_soon_threadsafe(self._wake)
         is_old = time.monotonic() - self._synced_at_s >= SYNC_S
         if upload.offset - durable_offset >= SYNC_BYTES or is_old:
-            upload.begin_sync()  # more is taken meanwhile; the next piece reports what it made durable
+            upload.begin_sync()  # more is received meanwhile; the next piece reports the durable offset
             self._synced_at_s = time.monotonic()
         self._loop.call_soon_threadsafe(self._source.move, upload.offset)
 
@@ -388,7 +389,7 @@ class _Following:
             self._wake()
 
     async def _tell(self, response: web.StreamResponse) -> None:
-        """A line when something changed, and every TELL_S; ends when nobody listens."""
+        """Send a line after each change, and every TELL_S; end when the connection does."""
         with suppress(OSError):
             while True:
                 await response.write(self._line())

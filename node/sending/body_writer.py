@@ -1,7 +1,8 @@
-"""The body of one answer goes to its client at the client's pace, each part of it in the cheapest way.
+"""The body of one response goes to its client at the client's pace, each part of it in the cheapest way.
 
-The pace is seen from the transport's buffer, and past it from the socket's: as long as bytes leave, however
-slowly, the answer goes on. A client that takes nothing at all is cut off (`node/sending/stall_watch.py`).
+The pace is visible in the transport's buffer, and behind it in the socket's. As long as bytes leave, however
+slowly, the response continues. A client that accepts no bytes at all is cut off
+(`node/sending/stall_watch.py`).
 """
 
 import asyncio
@@ -22,23 +23,25 @@ from web.app import ClientGone
 from web.internals.aiohttp_server import BodyResponse, ServerConnection, require_nothing_sent, take_head
 from web.internals.tls import SLICE_BYTES
 
-STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
-# Of one connection. Measured: 256 KiB and more let the kernel work in one go. A client that takes its time
-# costs twice this at most.
+STALL_TIMEOUT_S = 60.0  # a client that accepts nothing in this time only holds a descriptor and buffers
+# Of one connection. Measured: with 256 KiB and more, the kernel sends in one go. A slow client costs at most
+# twice this.
 WRITE_BUFFER_BYTES = 512 << 10
 SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
 JOINED_BYTES_MAX = 16 << 10  # of a body: up to here a copy costs less than a second piece of a write
-# What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
+# Bytes that are read and encrypted at once pass through here, which stays in a core's cache. For one event
+# loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
-_TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES  # of one encrypted answer; then others have their turn
+# Of one encrypted response; then others have their turn.
+_TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES
 
 
 class BodyWriter:
-    """One answer's way to its client: the head goes out with the first bytes of the body.
+    """Sends one response to its client: the head goes out with the first bytes of the body.
 
-    What fails before these can still be answered with an error. What fails later has to break the connection:
-    an answer never ends early in silence. Leave it (`with`) in any case. Its methods raise ConnectionError
-    when the client is gone, or takes nothing for STALL_TIMEOUT_S.
+    A failure before these can still be answered with an error. A later failure has to break the connection,
+    as a response must not end early in silence. Leave it (`with`) in any case. Its methods raise
+    ConnectionError if the client is gone, or accepts nothing for STALL_TIMEOUT_S.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class BodyWriter:
         head: bytes = b"",
         answered: tuple[web.Request, BodyResponse] | None = None,
     ) -> None:
-        """Write an answer past aiohttp, of which `head` was not sent yet. Raises ClientGone.
+        """Write a response past aiohttp; `head` was not sent yet. Raises ClientGone.
 
         `answered` is for `for_response`.
         """
@@ -66,7 +69,7 @@ class BodyWriter:
 
     @classmethod
     def for_response(cls, request: web.Request, response: BodyResponse) -> Self:
-        """Write an answer of aiohttp, which makes the head and is told the size. Raises ClientGone."""
+        """Write a response of aiohttp, which makes the head and then learns the size. Raises ClientGone."""
         assert isinstance(request.protocol, ServerConnection)
         return cls(request.protocol, answered=(request, response))
 
@@ -81,14 +84,14 @@ class BodyWriter:
 
     @property
     def sent_bytes(self) -> int:
-        """How many bytes of the body were handed over to be sent, whatever was raised."""
+        """Return how many bytes of the body were handed over for sending, also after an error."""
         return self._watch.written_bytes
 
     async def write(self, piece: Piece) -> None:
-        """Send these bytes. Few bytes that are the first wait here for those that follow, or for the end."""
+        """Send these bytes. A few first bytes wait here for more, or for the end."""
         if not self._has_begun:
             if self._answered is not None and not self._first and len(piece) <= SMALL_BYTES:
-                self._first = piece  # maybe all of it, and what comes next may fail
+                self._first = piece  # this may be all, and the rest may fail
                 self._watch.written_bytes += len(piece)
                 return
             await self._begin()
@@ -103,13 +106,13 @@ class BodyWriter:
             if self._connection.writing_paused:
                 await self._wait_for_room()
             return
-        slice_bytes = WRITE_BUFFER_BYTES if self._is_plain else SLICE_BYTES  # what TLS keeps has to be copied
+        slice_bytes = WRITE_BUFFER_BYTES if self._is_plain else SLICE_BYTES  # TLS has to copy what it keeps
         for start in range(0, len(piece), slice_bytes):
             if not self._put(memoryview(piece)[start : start + slice_bytes]):
                 await self._wait_for_room()
 
     async def send(self, body: AsyncIterator[Piece | Flow]) -> None:
-        """Send all of these; a flow, which is not the first of them, as it comes. Raises what they raise."""
+        """Send all of these; a flow, which is not the first item, as it arrives. Raises what they raise."""
         async for piece in body:
             if not isinstance(piece, Flow):
                 await self.write(piece)
@@ -122,7 +125,7 @@ class BodyWriter:
     async def send_file(self, disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> None:
         """Send bytes `start` to `stop` (excluded) of a blob, each of them from a verified segment.
 
-        Raises BlobDamaged; by then bytes up to the damage may have gone out, which `sent_bytes` tells.
+        Raises BlobDamaged; bytes up to the damage may have gone out by then, which `sent_bytes` shows.
         """
         origin = start - self.sent_bytes
         by_sendfile = self._is_plain and stop - start > SMALL_BYTES
@@ -139,13 +142,16 @@ class BodyWriter:
                     await self._send_copy(disk, blob, at, until)
 
     async def end(self) -> None:
-        """End the answer, all of which was sent. Raises LibraryChanged when aiohttp sends any of it again."""
+        """End the response after its last byte.
+
+        Raises LibraryChanged if aiohttp would send part of it again.
+        """
         if self._answered is None:
             if self._head:
                 await self.write(b"")
             return
         request, response = self._answered
-        if not self._has_begun:  # for little, what is done here past aiohttp costs more than it spares
+        if not self._has_begun:  # for a small response, the calls past aiohttp cost more than they save
             self._limit_buffer(WRITE_BUFFER_BYTES)
             await response.prepare(request)
             if self.transport.get_write_buffer_size():
@@ -158,7 +164,7 @@ class BodyWriter:
         require_nothing_sent(request.writer, output_bytes)
 
     async def _begin(self) -> None:
-        """Have the head at hand, and the transport's buffer as large as this answer needs it."""
+        """Prepare the head, and set the size of the transport's buffer for this response."""
         is_small = False
         self._limit_buffer(WRITE_BUFFER_BYTES)
         if self._answered is not None:
@@ -172,10 +178,10 @@ class BodyWriter:
             is_small = writer.length <= SMALL_BYTES
         self._has_begun = True
         if not (self._is_plain or is_small):
-            self._limit_buffer(SLICE_BYTES)  # what is kept has to be copied
+            self._limit_buffer(SLICE_BYTES)  # TLS has to copy what it keeps
 
     async def _file_sender(self, disk: DiskWorkers) -> FileSender:
-        """Have all that comes before the file on its way: a head goes out with the first bytes of that."""
+        """Send all bytes before the file: a head goes out with the first bytes of the file."""
         if not self._has_begun:
             await self._begin()
         await self._flush()
@@ -192,14 +198,15 @@ class BodyWriter:
         if self._connection.writing_paused:
             await self._wait_for_room()
         if not self._is_plain and self._has_begun and self._send_cached(blob, at, until):
-            await asyncio.sleep(0)  # others on the loop have their turn
+            await asyncio.sleep(0)  # let others on the loop have their turn
         else:
             await self.write(await read_piece(disk, blob, at, min(PIECE_BYTES, until - at)))
 
     def _send_cached(self, blob: OpenBlob, at: int, until: int) -> bool:
-        """Send what the page cache has, as long as it is taken, for one turn: whether that is anything.
+        """Send what the page cache has while the transport accepts it, for one turn; return whether any was
+        sent.
 
-        For TLS: a plain transport would keep the memory instead of what is in it.
+        For TLS: a plain transport would keep the memory instead of its content.
         """
         slice_, start, stop, is_taken = _SLICE, at, min(until, at + _TURN_BYTES), True
         while at < stop and is_taken:
@@ -213,13 +220,13 @@ class BodyWriter:
         return at > start
 
     def _take(self, data: memoryview) -> bool:
-        """Send what a flow has in memory that it uses again: whether more is wanted at once."""
+        """Send bytes of a flow, whose memory is reused; return whether more can be accepted at once."""
         return self._put(bytes(data) if self._is_plain else data)
 
     def _put(self, data: Piece | memoryview) -> bool:
-        """Write behind the head: whether the transport takes more at once.
+        """Write behind the head; return whether the transport accepts more at once.
 
-        What aiohttp does for each write is worth a tenth of the encryption.
+        The work of aiohttp for each write costs as much as a tenth of the encryption.
         """
         self._require_open()
         self.transport.write(data)
@@ -244,7 +251,7 @@ class BodyWriter:
         self._require_open()
         try:
             self.transport.set_write_buffer_limits(high=high_bytes)
-        except RuntimeError as error:  # uvloop: closed below, by an error, and by nobody here
+        except RuntimeError as error:  # uvloop: an error below has closed the connection, not this process
             raise ClientGone("the client disconnected before its answer") from error
 
     def _require_open(self) -> None:
@@ -252,6 +259,6 @@ class BodyWriter:
             raise ClientGone("the client disconnected during its answer")
 
     def _tell_size(self) -> None:
-        """Have aiohttp know what went past it: the log and the metrics read it there."""
+        """Report the size to aiohttp: the log and the metrics read it there."""
         if self._answered is not None and self._has_begun:
             self._answered[0].writer.output_size = self._head_size_bytes + self.sent_bytes

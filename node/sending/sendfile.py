@@ -1,8 +1,8 @@
-"""Files go into plain sockets by sendfile(2): their bytes never come into this process.
+"""Files go into plain sockets by sendfile(2): their bytes never enter this process.
 
-This is done on a duplicate of the transport's descriptor, past the transport's buffer, which has to be empty:
-the loop's own sendfile does not exist on uvloop, and what it does instead copies. Nobody else writes to a
-connection while its answer goes out.
+sendfile works on a duplicate of the transport's descriptor, past the transport's buffer, which has to be
+empty. The loop's own sendfile is no alternative: uvloop lacks it, and falls back to copies. No other code
+writes to a connection while its response goes out.
 """
 
 import asyncio
@@ -22,10 +22,11 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: int, stop: int) -> int:
-    """Send the head, and what of bytes `start` to `stop` the socket takes at once, a burst at most.
+    """Send the head and bytes from `start` up to `stop`, as many as the socket accepts at once, a burst at
+    most.
 
-    Returns how many bytes of both went out: 0 when the first of them have to come from the disk, or nothing
-    is taken. Errors are left to whoever sends the rest. Nothing may wait in the transport's buffer.
+    Returns how many bytes of both went out; 0 if the first have to come from the disk, or the socket accepts
+    none. Errors show again when the caller sends the rest. The transport's buffer must be empty.
     """
     burst_stop = min(start + BURST_BYTES, stop)
     if not blob.is_cached(start, burst_stop):
@@ -40,23 +41,26 @@ def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: i
     except OSError:
         pass
     finally:
-        borrowed.detach()  # the descriptor is the transport's
+        borrowed.detach()  # the transport owns the descriptor
     return sent_bytes
 
 
 class SendfileRefused(Exception):
-    """The kernel does not do it with this file or socket: send copies from where it stopped."""
+    """The kernel cannot use sendfile for this file or socket: send copies from where it stopped."""
 
 
 class _Outcome(enum.Enum):
     SENT = enum.auto()
     MORE = enum.auto()
-    FULL = enum.auto()  # the socket takes nothing more now
+    FULL = enum.auto()  # the socket accepts nothing more now
     COLD = enum.auto()  # the next bytes have to come from the disk first
 
 
 class FileSender:
-    """One connection's way past its transport. What went out is counted in `watch`, whatever was raised."""
+    """Sends on one connection past its transport.
+
+    Sent bytes are counted in `watch`, also if an error is raised.
+    """
 
     def __init__(self, transport: asyncio.Transport, disk: DiskWorkers, watch: StallWatch) -> None:
         self._transport = transport
@@ -70,7 +74,7 @@ class FileSender:
         self._warm_until = 0
 
     def close(self) -> None:
-        """Give the duplicate back; the connection goes on."""
+        """Close the duplicate; the connection stays."""
         self._socket.close()
 
     def send_head(self, head: bytes) -> bytes:
@@ -87,9 +91,9 @@ class FileSender:
             raise ClientGone("the client disconnected before its answer") from error
 
     async def send(self, blob: OpenBlob, start: int, stop: int) -> None:
-        """Send bytes `start` to `stop` (excluded), which are verified, at the pace of who takes them.
+        """Send bytes `start` to `stop` (excluded), which are verified, at the client's pace.
 
-        Raises ClientGone, BlobDamaged when the disk has them no more, SendfileRefused.
+        Raises ClientGone, BlobDamaged if the disk no longer has them, SendfileRefused.
         """
         self._at = self._warm_until = start
         self._stop = stop
@@ -121,7 +125,7 @@ class FileSender:
         return _Outcome.SENT if self._at == self._stop else _Outcome.MORE
 
     async def _send_cold(self, blob: OpenBlob) -> None:
-        """One burst from a thread: it may wait for the disk, but never for the client."""
+        """Send one burst from a thread, which may wait for the disk, but never for the client."""
         size_bytes = min(BURST_BYTES, self._stop - self._at)
         try:
             self._advance(blob, await self._disk.run(os.sendfile, self._fd, blob.fd, self._at, size_bytes))
@@ -129,7 +133,7 @@ class FileSender:
             await self._send_when_writable(blob)
 
     async def _send_when_writable(self, blob: OpenBlob) -> None:
-        """Send from the loop's own call back, without waking this task, until the end or a cold page."""
+        """Send in the loop's callback, without waking this task, until the end or a cold page."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._watch.start()
@@ -159,7 +163,10 @@ class FileSender:
         self._watch.written_bytes += count
 
     def _require_open(self) -> None:
-        """The duplicate outlives the transport: without this, bytes would go to who was given up."""
+        """Check the transport:
+
+        its duplicate outlives it, and could send bytes to a client that was cut off.
+        """
         if self._transport.is_closing():
             raise ClientGone("the connection is closing")
 

@@ -1,9 +1,9 @@
-"""Large bodies of peers are handed on as they are decrypted, without the copies that an HTTP parser makes.
+"""Large bodies of peers are handed on as they are decrypted, without the copies of an HTTP parser.
 
-Once the first bytes of an answer have come, its connection gets another protocol, into whose buffer TLS
-decrypts, and what is in it goes out at once: it is encrypted again, or copied to the kernel, while a core's
-cache has it. Nothing is kept in between, so a slow reader costs no memory here: the peer waits. The
-connection is closed afterwards, so this is for bodies beside which a handshake costs nothing.
+After the first bytes of a response, its connection gets another protocol, into whose buffer TLS decrypts. The
+bytes go out at once, encrypted again or copied to the kernel, while they are in a core's cache. No bytes wait
+in between, so a slow reader costs no memory here: the peer waits. The connection is closed afterwards, so
+this is for bodies so large that a handshake does not matter.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from web.internals.tls import SLICE_BYTES
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
 COUNT_INTERVAL_S = 1.0  # between two updates of the counters
-# What is decrypted goes through here, in a core's cache all the time. For one event loop.
+# Decrypted bytes pass through here, which stays in a core's cache. For one event loop.
 _POURED = memoryview(bytearray(SLICE_BYTES))
 
 Take = Callable[[memoryview], bool]
@@ -34,11 +34,11 @@ async def bulk_pieces(
     *,
     stall_timeout_s: float,
 ) -> "AsyncGenerator[Piece | Flow, None]":
-    """Iterate over the body of a peer's answer. Close it when leaving early.
+    """Iterate over the body of a peer's response. Close it when leaving early.
 
-    First come bytes. When `size_bytes`, the length of the body, is large, its rest comes as a flow, which has
-    to be poured before the next item is asked for. All bytes are counted in `received`. Raises PeerFailed,
-    also when no byte comes for `stall_timeout_s` while one is waited for.
+    The first items are bytes. If `size_bytes`, the length of the body, is large, its rest is a flow, which
+    has to be poured before the next item is requested. All bytes are counted in `received`. Raises
+    PeerFailed, also if no byte arrives for `stall_timeout_s` while one is awaited.
     """
     flow: Flow | None = None
     async with aclosing(_bytes(node_id, response, received)) as body:
@@ -72,9 +72,9 @@ async def _bytes(
 def _take_over(
     response: aiohttp.ClientResponse, size_bytes: int, received: Counter, stall_timeout_s: float
 ) -> "Flow | None":
-    """Take the connection from aiohttp for the rest of the body; None when that is small, or not plain bytes.
+    """Take the connection from aiohttp for the rest of the body; None if that is small, or encoded.
 
-    No byte can come in between: this does not wait.
+    No byte can arrive in between, as this does not wait.
     """
     connection, content = response.connection, response.content
     if size_bytes < BULK_BYTES_MIN or connection is None or connection.transport is None:
@@ -90,7 +90,7 @@ def _take_over(
 
 
 class Flow(asyncio.BufferedProtocol):
-    """The bytes that come on one connection until a body ends, for the one caller that takes them."""
+    """The bytes that arrive on one connection until a body ends, for one caller."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Flow(asyncio.BufferedProtocol):
         received: Counter,
         stall_timeout_s: float,
     ) -> None:
-        self.early = early  # to be taken before
+        self.early = early  # to be consumed first
         self.poured_bytes = 0
-        self.counters = [received]  # of the bytes that were taken
+        self.counters = [received]  # of the consumed bytes
         self.failure: str | None = None  # of the peer
         self._transport = transport
         self._lacking_bytes = lacking_bytes
@@ -117,14 +117,14 @@ class Flow(asyncio.BufferedProtocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it was taken."""
+        """Return whether all of it was consumed."""
         return not self._lacking_bytes
 
     async def pour(self, take: Take, room: Room) -> None:
-        """Hand over all that comes, until the body ends, or the connection, which is then a `failure`.
+        """Hand over all bytes until the body or the connection ends; the latter is a `failure`.
 
-        `take` gets bytes in memory that is used again when it returns, and returns whether it wants more at
-        once; when not, `room` is awaited first. Raises what they raise.
+        `take` gets bytes in memory that is reused when it returns, and returns whether it can accept more at
+        once. If not, `room` is awaited first. Raises what they raise.
         """
         self._take = take
         try:
@@ -143,7 +143,7 @@ class Flow(asyncio.BufferedProtocol):
             self._count()
 
     async def _watch(self) -> None:
-        """Wait until something other than bytes has to be dealt with."""
+        """Wait until an event other than bytes has to be handled."""
         while not self._changed.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(COUNT_INTERVAL_S, self._stall_timeout_s)):
@@ -162,10 +162,10 @@ class Flow(asyncio.BufferedProtocol):
         return _POURED[: self._lacking_bytes or 1]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand over the bytes that came, `nbytes` of them."""
+        """Hand over `nbytes` new bytes."""
         if not self._lacking_bytes:
             return
-        if self._take is None:  # not while reading pauses: what would follow is not what is wanted next
+        if self._take is None:  # not while reading pauses: later bytes are not wanted next
             self._fail("sent unexpected data")
             return
         self._lacking_bytes -= nbytes
@@ -189,6 +189,6 @@ class Flow(asyncio.BufferedProtocol):
         self._fail(f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else "connection lost")
 
     def _fail(self, reason: str) -> None:
-        if self._lacking_bytes:  # what comes after the body is nobody's matter
+        if self._lacking_bytes:  # anything after the body is ignored
             self.failure = self.failure or reason
             self._changed.set()

@@ -1,6 +1,6 @@
-"""Cuts off a client that takes nothing at all of its answer. Shared by sendfile and the body writer.
+"""Cuts off a client that accepts no byte of its response. Shared by sendfile and the body writer.
 
-One that takes it slowly is not cut off.
+A client that is only slow is not cut off.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from web.app import ClientGone
 
 
 class StallWatch:
-    """Aborts the transport when nothing left for the client between two looks, `timeout_s` apart.
+    """Aborts the transport if no byte left for the client between two checks, `timeout_s` apart.
 
     A timer rather than a deadline around each write: aiohttp's wait for a full buffer, once cancelled, is
     broken for every later write on the connection.
@@ -17,20 +17,20 @@ class StallWatch:
 
     def __init__(self, transport: asyncio.WriteTransport, timeout_s: float) -> None:
         self.written_bytes = 0  # of the body: to the transport, or past it to the socket
-        self.waiter: asyncio.Future[None] | None = None  # of who waits for room in the socket itself
+        self.waiter: asyncio.Future[None] | None = None  # waits for room in the socket itself
         self._transport = transport
         self._timeout_s = timeout_s
         self._left_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from now on, unless that was said before: somebody is about to wait for the client."""
+        """Start the checks, unless they run: a caller is about to wait for the client."""
         if self._timer is None:
             self._left_bytes = self.written_bytes - self._buffered_bytes()
             self._look_later()
 
     def stop(self) -> None:
-        """Look no more: the answer has ended."""
+        """Stop the checks: the response has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

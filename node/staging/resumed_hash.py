@@ -1,17 +1,19 @@
 """Hashes an upload in bounded steps. Shared by the upload store, its holder, links and takeovers.
 
-What was hashed as it was written is kept when an upload is closed (`HashedUploads`), so that opening one of
-any size takes bounded time. A node keeps only so many uploads open: with more than that under way each
-request would find its upload closed, and hash what it has from the beginning. A stream's state after some
-durable bytes is small, and stays true as long as nothing cuts the file below it, which only an open upload
-does: it has taken its state from here by then. For any thread; forgotten with the process.
+When an upload is closed, the state of its hash is kept (`HashedUploads`), so that opening an upload of any
+size takes bounded time. A node keeps a bounded number of uploads open; without kept states, a request beyond
+that number would hash its upload from the beginning. The state after some durable bytes is small. It stays
+true as long as the file is not cut below it. Only an open upload cuts its file, and it has taken its state
+from here by then. For any thread; forgotten with the process.
 
-After a restart a node has to read what it has of an upload. Few such jobs have a thread at a time, and each
-step ends one, so a small upload never waits for all of a large one, nor for several. Nobody waits for all:
-whoever asks waits a bounded time, whatever the size. What was hashed until then is kept, and the next one who
-asks goes on there. So a member that was restarted under a large upload keeps no client waiting: it is told to
-come back, and finds more done each time. What was read from the disk (`PrefixHash`, `PrefixAnswers`) is never
-taken from what was hashed as it was written: the disk may give other bytes back.
+After a restart a node has to read its bytes of an upload. Only a few such jobs have a thread at a time, and a
+job ends after each step, so a small upload never waits for all of a large one, nor for several. A caller
+waits a bounded time, even for a large upload. The state after that is kept, and the next caller
+continues there. So a member that was restarted during a large upload does not block a client: it asks the
+client to come back, and has made progress by then.
+
+A hash of bytes read from the disk (`PrefixHash`, `PrefixAnswers`) never reuses a hash of bytes as they were
+written: the disk may return other bytes.
 """
 
 import asyncio
@@ -30,24 +32,24 @@ from node.storage.segments import SegmentHasher
 from runtime.time_limits import moved
 
 STATES_MAX: Final = 16_384
-SEGMENTS_MAX: Final = 4 << 20  # of all together: their checksums take 32 MiB
-STEP_BYTES: Final = 256 << 20  # five seconds of a slow disk that others read too, at most
-OPEN_S: Final = 15.0  # a client waits so long; what was hashed by then is not hashed again
+SEGMENTS_MAX: Final = 4 << 20  # of all states together: their checksums take 32 MiB
+STEP_BYTES: Final = 256 << 20  # five seconds at most, on a slow disk with other readers
+OPEN_S: Final = 15.0  # a client waits this long; the bytes hashed by then are not hashed again
 READ_BYTES: Final = 1 << 20
-ANSWER_S: Final = 2.0  # less than whoever asks waits for
-RESULT_AGE_MAX_S: Final = 60.0  # an answer that nobody has come back for
+ANSWER_S: Final = 2.0  # less than the caller's patience
+RESULT_AGE_MAX_S: Final = 60.0  # an answer that no caller has come back for
 RESULTS_MAX: Final = 256
 
 _T = TypeVar("_T")
-_Name = tuple[str, int]  # of an upload, and up to where
+_Name = tuple[str, int]  # of an upload, and the end of the prefix
 
 
 class HashingUnfinished(Unavailable):
-    """There is more to be hashed than one step takes: whoever opens the upload next goes on there."""
+    """There is more to hash than one step does: the next opening of the upload continues there."""
 
 
 class HashedUploads:
-    """States by upload; the longest unused go first."""
+    """States by upload; the longest unused are dropped first."""
 
     def __init__(self, *, states_max: int = STATES_MAX, segments_max: int = SEGMENTS_MAX) -> None:
         self._states_max, self._segments_max = states_max, segments_max
@@ -56,7 +58,7 @@ class HashedUploads:
         self._segments = 0
 
     def keep(self, file_uuid: str, hasher: SegmentHasher) -> None:
-        """The caller does not use it any more."""
+        """Keep a state that the caller no longer uses."""
         with self._lock:
             self._drop(file_uuid)
             self._states[file_uuid] = hasher
@@ -65,12 +67,12 @@ class HashedUploads:
                 self._drop(next(iter(self._states)))
 
     def take(self, file_uuid: str) -> SegmentHasher | None:
-        """The state, which is the caller's from now on."""
+        """Remove and return a state, which belongs to the caller from now on."""
         with self._lock:
             return self._drop(file_uuid)
 
     def known_bytes(self, file_uuid: str) -> int:
-        """How many bytes need not be read again."""
+        """Return how many bytes need not be read again."""
         with self._lock:
             hasher = self._states.get(file_uuid)
             return hasher.size_bytes if hasher is not None else 0
@@ -101,7 +103,7 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
 
 
 class PrefixHash:
-    """The hash of what was read so far. One reader at a time; those after it go on."""
+    """The hash of what was read so far. One reader at a time; later ones continue."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -110,7 +112,7 @@ class PrefixHash:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """For one reader."""
+        """Use it alone."""
         self.is_busy = True
         try:
             yield
@@ -118,7 +120,7 @@ class PrefixHash:
             self.is_busy = False
 
     def read_until(self, descriptor: int, stop: int) -> None:
-        """Hash up to `stop`. Blocks. Raises OSError, EOFError; what was hashed stays so."""
+        """Hash up to `stop`. Blocks. Raises OSError, EOFError; the bytes hashed before that count."""
         while self.size_bytes < stop:
             piece = os.pread(descriptor, min(READ_BYTES, stop - self.size_bytes), self.size_bytes)
             if not piece:
@@ -137,7 +139,7 @@ async def read_prefix(
     stop: int,
     count: Callable[[int], None] = lambda _read_bytes: None,
 ) -> str:
-    """Return the sha256 of the first `stop` bytes, which `step` reads up to where it is told.
+    """Return the sha256 of the first `stop` bytes; `step` reads up to the position that it is given.
 
     `count` is called with the bytes of each step. Raises what `step` raises.
     """
@@ -149,7 +151,7 @@ async def read_prefix(
 
 
 class PrefixAnswers(SharedWork[_Name, str]):
-    """Answers under way, and for RESULT_AGE_MAX_S those that nobody waits for."""
+    """Answers in the making, and for RESULT_AGE_MAX_S those that no caller waits for."""
 
     def __init__(self) -> None:
         super().__init__("hashes of unfinished uploads", at_most=RESULTS_MAX, keep_s=RESULT_AGE_MAX_S)

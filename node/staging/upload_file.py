@@ -1,6 +1,7 @@
-"""One upload in progress: bytes taken in, synced, rolled back, and put into place at the end.
+"""One upload in progress: its bytes are received, synced, rolled back, and put into place at the end.
 
-The files, and the order of writes that makes an offset true: see `node/staging/upload_store.py`. Blocking.
+`node/staging/upload_store.py` describes the files, and the order of writes that makes an offset true.
+Blocking.
 """
 
 import logging
@@ -37,11 +38,11 @@ from node.storage.segments import (
 )
 
 EPOCH_FILE = "epoch"
-SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
-SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
-UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
-BESIDE_BYTES = 1 << 20  # so many new bytes are worth a second thread
-PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
+SYNC_BYTES = 32 * 1024 * 1024  # sync after this many new bytes
+SYNC_S = 5.0  # or when a byte is this old: the most that a crash costs a slow client
+UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # writers wait beyond this; a crash costs no more
+BESIDE_BYTES = 1 << 20  # this many new bytes are worth a second thread
+PREALLOCATED_BYTES = 64 << 20  # reserved at once, so that a large file has few fragments
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +50,11 @@ _log = logging.getLogger(__name__)
 class UploadFile(ContentFile):
     """The bytes of one upload on this disk, for one caller until `close`. Not for two threads at once.
 
-    Once it is `broken`, everything raises Internal until it is closed and opened again, which goes back to
-    the last durable offset, syncs that anew, and reads it back from the disk.
+    Once it is `broken`, everything raises Internal until it is closed and opened again. That returns to the
+    last durable offset, syncs it again, and reads it back from the disk.
 
-    Beyond SYNC_BYTES or SYNC_S a sync runs behind while more bytes come; everything that looks back waits for
-    it first.
+    Beyond SYNC_BYTES or SYNC_S a sync runs in the background while more bytes arrive. Every call that depends
+    on durable bytes waits for it first.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class UploadFile(ContentFile):
         with_md5: bool,
         epoch: int = 0,
     ) -> None:
-        """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`.
+        """Created by `UploadStore.open` only, which also calls `recover`. `data` is -1 once it is `finished`.
 
-        `is_new`: no name of it is durable.
+        `is_new`: none of its names is durable.
         """
         unsynced = (directory, blobs.uploads_directory) if is_new else ()
         super().__init__(blobs, data, name="data", directory=directory, unsynced=unsynced)
@@ -83,7 +84,7 @@ class UploadFile(ContentFile):
         self.size_bytes: int | None = None
         self.finished = finished
         self.with_md5 = with_md5
-        self.epoch = epoch  # of the log, in which these bytes came
+        self.epoch = epoch  # the epoch of the log in which these bytes arrived
         self._give_back = give_back
         self._record = record
         self._hasher = SegmentHasher(with_md5=with_md5)
@@ -97,41 +98,42 @@ class UploadFile(ContentFile):
         self._parallel = parallel
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
-        self.prefix: PrefixHash | None = None  # of bytes that are here still; for the event loop
-        self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
+        self.prefix: PrefixHash | None = None  # of bytes that are still here; for the event loop
+        # Room is reserved up to here; None: the file system cannot reserve.
+        self._allocated_bytes: int | None = 0
 
     @property
     def offset(self) -> int:
-        """How many bytes were written and hashed; not all of them may be durable."""
+        """Return how many bytes were written and hashed; not all of them may be durable."""
         return self.finished.size_bytes if self.finished else self._hasher.size_bytes
 
     @property
     def durable_offset(self) -> int:
-        """How many bytes survive a crash: what clients may be told. Any thread may read it."""
+        """Return how many bytes survive a crash, so may be reported to clients. Any thread may read it."""
         finished = self.finished
         return finished.size_bytes if finished else self._record.offset
 
     @property
     def sendable_offset(self) -> int:
-        """How many bytes other nodes may be sent: none of a piece whose checksum is not known to be right."""
-        held = self._withheld  # another thread may give it up
+        """Return how many bytes may be sent to other nodes: none of a piece whose checksum is unverified."""
+        held = self._withheld  # another thread may set it to None
         return self.offset if held is None else held.size_bytes
 
     @property
     def sha256(self) -> str:
-        """The hash of the bytes up to `offset`, 64 lower-case hexadecimal digits."""
+        """Return the hash of the bytes up to `offset`, 64 lower-case hexadecimal digits."""
         return self.finished.sha256 if self.finished else self._hasher.sha256()
 
     def require_room(self, size_bytes: int) -> None:
-        """Raises InsufficientStorage when the disk has no room for a content of this size, from its start."""
+        """Raise InsufficientStorage if the disk has no room for content of this size, from its start."""
         self._blobs.require_room(size_bytes - max(self.offset, self._allocated_bytes or 0))
 
     def append(self, *buffers: Octets) -> int:
-        """Takes the next bytes, all or none; returns the new offset.
+        """Write the next bytes, all or none; return the new offset.
 
-        Begins to sync by itself, and waits for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises
-        PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and Internal
-        when the disk refuses: the upload then stands at its durable offset, or is broken after a failed sync.
+        Starts a sync when one is due, and waits for the disk only when it is UNSYNCED_BYTES_MAX behind.
+        Raises PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and
+        Internal if the disk refuses. The upload is then at its durable offset, or broken after a failed sync.
         """
         self._require_writable()
         offset, size_bytes = self.offset, sum(map(len, buffers))
@@ -153,7 +155,7 @@ class UploadFile(ContentFile):
         return self.offset
 
     def sync(self) -> int:
-        """Makes what has come durable but for what is withheld; returns the durable offset.
+        """Make all bytes durable that are not withheld; return the durable offset.
 
         Raises InsufficientStorage or Internal; the upload is broken then.
         """
@@ -169,9 +171,9 @@ class UploadFile(ContentFile):
         return target.size_bytes
 
     def begin_sync(self) -> None:
-        """Lets a thread of the store's do what `sync` does; does nothing while one is at it.
+        """Let a thread of the store do what `sync` does; do nothing while one is running.
 
-        `durable_offset` tells when it has; the next call here raises what went wrong.
+        `durable_offset` shows when it has finished; the next call here raises its error.
         """
         self._require_usable()
         if self.finished or self._behind.is_running:
@@ -181,31 +183,31 @@ class UploadFile(ContentFile):
             self._behind_target = self._withheld or self._hasher.checkpoint()
             self._behind.begin(partial(self._make_durable, self._recording(self._behind_target)))
             self._head_start.asked(self.offset)
-            self._unsynced_bytes = 0  # none that this sync was not begun for
+            self._unsynced_bytes = 0  # all are part of this sync
 
     def withhold(self) -> None:
-        """The durable offset stays here until `release`: before bytes whose checksum nobody has looked at.
+        """Hold the durable offset until `release`: the next bytes have a checksum that is not verified yet.
 
-        So neither a crash nor a status request takes bytes for good that were not checked.
+        So neither a crash nor a status request makes unverified bytes final.
         """
         self._require_writable()
         self._withheld = self._hasher.checkpoint()
 
     def release(self) -> None:
-        """The bytes were checked, or are a part of what will be."""
+        """Allow the bytes to become durable: they were verified, or belong to a whole that will be."""
         self._withheld = None
 
     def drop_withheld(self) -> None:
-        """Drops what came since `withhold`: it came without its end, so nobody can check it any more."""
+        """Drop the bytes since `withhold`: their end did not arrive, so their checksum cannot be verified."""
         if self._withheld is not None and not self.broken:
             self.rollback_to(self._withheld.size_bytes)
 
     def rollback_to(self, offset: int) -> None:
-        """Drops the bytes from `offset` on, such as a piece whose checksum was wrong.
+        """Drop the bytes from `offset` on, such as a piece with a wrong checksum.
 
-        Nothing is withheld then. Going below the durable offset records that first: bytes that come later in
-        the same place must not count as those that were durable. Does nothing if a failed write went further
-        back. Raises Internal.
+        Nothing is withheld then. An offset below the durable one is recorded first: bytes that arrive later
+        in the same place must not count as the durable ones. Does nothing if a failed write has returned
+        further. Raises Internal.
         """
         self._require_writable()
         assert offset >= 0
@@ -223,7 +225,7 @@ class UploadFile(ContentFile):
             self._durable = self._hasher.checkpoint()
 
     def enter_epoch(self, epoch: int) -> None:
-        """Notes durably that the bytes are those of this epoch. Raises InsufficientStorage or Internal."""
+        """Record durably that the bytes are those of this epoch. Raises InsufficientStorage or Internal."""
         if epoch == self.epoch:
             return
         with storage_errors():
@@ -234,9 +236,10 @@ class UploadFile(ContentFile):
         self.epoch = epoch
 
     def duplicate(self) -> int:
-        """A descriptor of the bytes, for pread only; the caller closes it. It outlives `finish` and `close`.
+        """Return a descriptor of the bytes, for pread only; the caller closes it. It outlives `finish` and
+        `close`.
 
-        Raises BlobMissing or BlobDamaged for finished content that is no more.
+        Raises BlobMissing or BlobDamaged if finished content is gone.
         """
         if self.finished is None:
             return os.dup(self._data)
@@ -244,11 +247,11 @@ class UploadFile(ContentFile):
             return os.dup(blob.fd)
 
     def finish(self, expected_sha256: str | None = None) -> FinishedBlob:
-        """Puts the content into the blob store, durable; asked again, after a crash too, answers the same.
+        """Put the content into the blob store, durable; when repeated, also after a crash, return the same.
 
-        Raises OffsetMismatch when bytes are missing; ChecksumMismatch, and the content is dropped, when the
-        hash is another; InsufficientStorage or Internal, and the upload is broken; Unavailable when somebody
-        has taken its file away, which whoever opens it next finds out.
+        Raises OffsetMismatch if bytes are missing; ChecksumMismatch, and the content is dropped, if its hash
+        differs; InsufficientStorage or Internal, and the upload is broken; Unavailable if the file was
+        removed, which the next opening notices as well.
         """
         self._require_usable()
         if self.size_bytes is not None and self.offset != self.size_bytes:
@@ -272,25 +275,26 @@ class UploadFile(ContentFile):
         return found
 
     def give_way(self, prefix: bytes) -> None:
-        """Finished content gives way to its first bytes, `prefix`: the next `open` finds these, durable.
+        """Replace finished content by its first bytes, `prefix`: the next `open` finds these, durable.
 
-        One step: until the data has its name, what is finished counts, and the offset does not. Raises
+        One step: until the data has its name, the finished content counts, and the offset does not. Raises
         InsufficientStorage or Internal.
         """
         assert self.finished is not None
-        self.broken = True  # the files tell from now on, whatever becomes of this
+        self.broken = True  # from now on only the files count, also after a failure
         with storage_errors():
-            self._allocated_bytes = 0  # what was reserved is the finished content's
+            self._allocated_bytes = 0  # the reserved room belongs to the finished content
             if prefix:
                 self._blobs.require_room(len(prefix))
             name = self._blobs.write_incoming(prefix, is_final=False)
             self._record.write(len(prefix))
             os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
             self._disk.fsync(self._directory)
-            os.unlink("finished", dir_fd=self._directory)  # what is left of it keeps a blob for nothing
+            # A remaining record would keep the blob without need.
+            os.unlink("finished", dir_fd=self._directory)
 
     def md5(self) -> str:
-        """The MD5 of finished content, 32 lower-case hexadecimal digits; "" unless it was asked for.
+        """Return the MD5 of finished content, 32 lower-case hexadecimal digits; "" unless it was requested.
 
         After a restart the content is read again for it. Raises Internal; BlobMissing or BlobDamaged.
         """
@@ -301,9 +305,9 @@ class UploadFile(ContentFile):
         return self._md5_finished
 
     def close(self) -> None:
-        """Gives the upload back to the store; what was not synced may be gone at the next `open`.
+        """Return the upload to the store. Bytes that were not synced may be gone at the next `open`.
 
-        What is still withheld is dropped.
+        Bytes that are still withheld are dropped.
         """
         try:
             self.drop_withheld()
@@ -313,10 +317,10 @@ class UploadFile(ContentFile):
     def recover(
         self, previous: "UploadFile | None" = None, *, known: SegmentHasher | None = None, bytes_max: int = 0
     ) -> None:
-        """Hashes what is on disk, from where `known` stands.
+        """Hash the bytes on the disk that follow the state `known`.
 
-        After `previous` broke the disk itself is read, and must hash as before. Raises Unreadable;
-        HashingUnfinished after `bytes_max`, unless that is 0.
+        After `previous` broke, all are read from the disk, and must have the same hash as before. Raises
+        Unreadable; HashingUnfinished after `bytes_max`, unless that is 0.
         """
         if self.finished is not None:
             return
@@ -330,20 +334,21 @@ class UploadFile(ContentFile):
             raise HashingUnfinished("This node is still reading its bytes of the upload.", retry_after_s=1)
         self.hash_until(self._hasher, stop)
         self._durable = self._hasher.checkpoint()
-        before = None if previous is None else previous._durable  # the same class: no outsider looks in
+        # Of the same class, so private access is fine.
+        before = None if previous is None else previous._durable
         if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:
             _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)
             self.rollback_to(0)
 
     def hashed(self) -> SegmentHasher | None:
-        """The state after durable bytes, for who opens it again; this is not used any more then."""
+        """Return the state after durable bytes, for the next opening; this object is unusable then."""
         if self._hasher.size_bytes > self._record.offset:
             self._hasher.restore(self._durable)
         is_known = not (self.broken or self.finished or self._behind.is_running)
         return self._hasher if is_known and self._hasher.size_bytes <= self._record.offset else None
 
     def close_descriptors(self) -> None:
-        """For the store: nothing of this object works after it."""
+        """Close the descriptors, for the store; this object is unusable afterwards."""
         self.broken = True
         self._behind.drop()
         self._record.close()
@@ -360,15 +365,15 @@ class UploadFile(ContentFile):
         self.close()
 
     def _settle(self, found: FinishedBlob) -> None:
-        """The steps of `finish`; a crash between two leaves the data, or the blob and its record."""
+        """Do the steps of `finish`; a crash between two leaves the data, or the blob and its record."""
         blobs = self._blobs
         if self.finished:
             blobs.sync_placement(found.sha256)
             return
         if (self._allocated_bytes or 0) > found.size_bytes:
-            os.ftruncate(self._data, found.size_bytes)  # gives the room behind the end back
+            os.ftruncate(self._data, found.size_bytes)  # frees the room behind the end
         self._end_behind()
-        blobs.seal(self._data)  # the sync of all that came: from here on `finished` says how much that is
+        blobs.seal(self._data)  # this syncs all bytes: from here on `finished` says how many they are
         record = blobs.write_incoming(encode_finished(found, self.file_uuid))
         os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
         self._unsynced = self._unsynced or (self._directory,)
@@ -381,7 +386,7 @@ class UploadFile(ContentFile):
         self._data = -1
 
     def _take(self, buffers: Sequence[Octets], offset: int, size_bytes: int) -> None:
-        """Writes and hashes; MD5, which takes longest, beside the rest where that is worth a thread."""
+        """Write and hash the bytes; MD5 takes longest and runs in parallel if that is worth a thread."""
         if self.with_md5 and size_bytes >= BESIDE_BYTES:
             take_md5 = partial(self._hasher.update_md5, buffers)
             self._parallel.run(partial(self._write, buffers, offset), take_md5)
@@ -394,10 +399,10 @@ class UploadFile(ContentFile):
             write_all(self._disk, self._data, buffer, offset)
             offset += len(buffer)
             self._head_start.written(offset, self._durable.size_bytes, self.size_bytes)
-            self._hasher.update_sums(buffer)  # at once: it is in the processor's cache still
+            self._hasher.update_sums(buffer)  # at once, while it is in the processor's cache
 
     def _preallocate(self, stop: int) -> None:
-        """Reserves room from its end when bytes up to `stop` need it; a full disk tells at the write."""
+        """Reserve more room at the end if bytes up to `stop` need it; a full disk shows at the write."""
         if self._allocated_bytes is None or stop <= self._allocated_bytes or stop < SEGMENT_BYTES:
             return
         end = stop + PREALLOCATED_BYTES
@@ -412,7 +417,10 @@ class UploadFile(ContentFile):
             self._allocated_bytes = None
 
     def _sync_behind(self) -> None:
-        """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""
+        """Start the next sync if one is due, and handle the result of the one before.
+
+        Raises as `sync` does.
+        """
         if self._behind.is_running and self._unsynced_bytes < UNSYNCED_BYTES_MAX:
             return
         self._end_behind()
@@ -426,18 +434,18 @@ class UploadFile(ContentFile):
         return None if is_recorded else partial(self._record.write, target.size_bytes)
 
     def _end_behind(self) -> None:
-        """Waits for the sync that is under way. When it failed the upload is broken, and this raises."""
+        """Wait for the sync that is running. If it failed, the upload is broken, and this raises."""
         with self._breaking():
             if self._behind.end():
                 self._durable = self._behind_target
 
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
-        """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
+        """Cut the data to `offset`, by default the checkpoint's; hash the bytes between the two again."""
         target = checkpoint.size_bytes if offset is None else offset
         self._withheld, self.prefix = None, None
         self._head_start.cut(target)
         self._allocated_bytes = None if self._allocated_bytes is None else target
-        self.broken = True  # unless it gets there
+        self.broken = True  # unless all steps succeed
         with storage_errors():
             os.ftruncate(self._data, target)
         self._hasher.restore(checkpoint)

@@ -5,9 +5,11 @@
     DIR/uploads/UUID/finished   sha256 and size, once the content was found whole; in place before it moves
     DIR/uploads/UUID/epoch      the epoch of the log in which the bytes came, in slots too; absent for 0
 
-The order that makes an offset true: the data is synced, the first time the names of the files too, then the
-offset is written, then it is synced. A restart cuts the data to the recorded offset and hashes it again. All
-calls block: they belong into worker threads. An `UploadFile` has one user at a time; the store may be
+The order of writes that makes an offset true: the data is synced, the first time also the names of the files,
+then the offset is written, then that is synced. A restart cuts the data to the recorded offset and hashes it
+again.
+
+All calls block: they belong into worker threads. An `UploadFile` has one user at a time; the store may be
 used from any thread.
 """
 
@@ -48,10 +50,10 @@ from node.storage.segments import (
 )
 from runtime.lifetime import descriptor_limit
 
-PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
-QUICK_BYTES = 4 << 20  # that are read and hashed in a moment
-OPEN_UPLOADS_MAX = 384  # three descriptors each; of one in three this node is the holder
-OPEN_UPLOADS_SHARE = 20  # one for so many descriptors that a process may have, where that is less
+PREFIX_BYTES_MAX = 4 << 20  # of finished content that becomes an upload again; larger content was final
+QUICK_BYTES = 4 << 20  # read and hashed in a moment
+OPEN_UPLOADS_MAX = 384  # three descriptors each; this node is the holder of one in three
+OPEN_UPLOADS_SHARE = 20  # one for this many descriptors of the process, if that is less
 
 _log = logging.getLogger(__name__)
 
@@ -76,17 +78,17 @@ class UploadStore:
         self._in_use: dict[str, UploadFile | None] = {}  # None: being opened
         self._idle: OrderedDict[str, UploadFile] = (
             OrderedDict()
-        )  # kept open so that going on needs no hashing
+        )  # kept open, so that resuming needs no hashing
 
     def open(
         self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False, hash_bytes_max: int = 0
     ) -> UploadFile:
-        """The upload, new at offset 0 or where it durably stands, for this caller alone until `close`.
+        """Return the upload, new or at its durable offset, for this caller alone until `close`.
 
-        `size_bytes` is the declared size of the whole; None leaves it as it was. `with_md5`: the same at
-        every opening. After a restart the bytes on disk are hashed again, which takes as long as reading
-        them. Raises UploadLocked while someone uses it, Unavailable when too many are in use, PayloadTooLarge
-        when it has more than `size_bytes` already.
+        `size_bytes` is the declared size of the whole; None leaves it unchanged. `with_md5` must be the same
+        at every opening. After a restart the bytes on disk are hashed again, which takes as long as reading
+        them. Raises UploadLocked while another request uses it, Unavailable if too many are in use,
+        PayloadTooLarge if it has more than `size_bytes` already.
         """
         _require_uuid(file_uuid)
         idle = self._reserve(file_uuid)
@@ -107,9 +109,9 @@ class UploadStore:
         return upload
 
     def opens_quickly(self, file_uuid: str, size_bytes: int) -> bool:
-        """Whether `open` has little to hash when this much of it is here: it is little, or was kept open.
+        """Return whether `open` has little to hash: the upload has few bytes here, or was kept open.
 
-        Reads nothing, waits for nobody.
+        Reads nothing and never waits.
         """
         with self._lock:
             idle = self._idle.get(file_uuid)
@@ -117,10 +119,10 @@ class UploadStore:
         return unknown_bytes <= QUICK_BYTES or (idle is not None and not idle.broken)
 
     def reopen(self, upload: UploadFile, stop: int) -> UploadFile:
-        """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
+        """Turn finished content into an upload of its first `stop` bytes, durable, for the same caller.
 
-        Another node may have gone on from there after a takeover, and rest on this copy: a crash leaves one
-        or the other. Of more than PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept.
+        After a takeover another node may have continued from there, and rely on this copy, so a crash leaves
+        one or the other. Nothing is kept of more than PREFIX_BYTES_MAX, or if the disk has lost the content.
         Raises what `open` and `UploadFile.give_way` do.
         """
         size_bytes = upload.size_bytes
@@ -131,9 +133,9 @@ class UploadStore:
         return self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
 
     def durable_offset(self, file_uuid: str) -> int:
-        """How many bytes of the upload survive a crash; hashes nothing and waits for no user of it.
+        """Return how many bytes of the upload survive a crash; hash nothing and wait for no other user.
 
-        Raises NotFound; Unavailable or UploadLocked in the moment in which it is being opened.
+        Raises NotFound; Unavailable or UploadLocked while it is being opened.
         """
         _require_uuid(file_uuid)
         with self._lock:
@@ -155,16 +157,19 @@ class UploadStore:
         raise NotFound("There is no such upload on this node.")
 
     def epoch(self, file_uuid: str) -> int:
-        """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
+        """Return the newest epoch of bytes of the upload on this node; 0 if there are none.
+
+        Raises Internal.
+        """
         _require_uuid(file_uuid)
         with storage_errors(), suppress(FileNotFoundError), self._directory(file_uuid) as directory:
             return _read_slots(EPOCH_FILE, file_uuid, parent=directory, disk=self.blobs.disk)
         return 0
 
     def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
-        """The first `stop` bytes, which are durable here; waits for no user of it. The caller closes it.
+        """Open the first `stop` bytes, durable here, without waiting for other users. The caller closes it.
 
-        Raises NotFound when fewer are; Internal.
+        Raises NotFound if there are fewer; Internal.
         """
         _require_uuid(file_uuid)
         is_nowhere = suppress(FileNotFoundError, BlobMissing, BlobDamaged)
@@ -184,7 +189,10 @@ class UploadStore:
         raise NotFound("This node has fewer bytes of the upload.")
 
     def has_fewer(self, file_uuid: str, stop: int) -> bool:
-        """Whether the first `stop` bytes are not all here, by names and sizes alone. Raises Internal."""
+        """Return whether the first `stop` bytes are not all here, by names and sizes alone.
+
+        Raises Internal.
+        """
         try:
             self.open_prefix(file_uuid, stop).close()
         except NotFound:
@@ -192,16 +200,19 @@ class UploadStore:
         return False
 
     def prefix_sha256(self, file_uuid: str, stop: int) -> str:
-        """The sha256 of the first `stop` bytes, which are durable here.
+        """Return the sha256 of the first `stop` bytes, which are durable here.
 
-        Reads them, and waits for no user of the upload. Raises NotFound when fewer are; Internal.
+        Reads them without waiting for other users. Raises NotFound if there are fewer; Internal.
         """
         prefix = PrefixHash()
         self.hash_prefix(file_uuid, stop, prefix, stop)
         return prefix.sha256()
 
     def hash_prefix(self, file_uuid: str, stop: int, prefix: PrefixHash, until: int) -> None:
-        """A step of it, from where the hash stands to `until`, which is `stop` at last. Raises the same."""
+        """Do a step of `prefix_sha256`, from the position of the hash to `until`, finally `stop`.
+
+        Raises the same.
+        """
         with storage_errors(), self.open_prefix(file_uuid, stop) as file:
             try:
                 prefix.read_until(file.fileno(), until)
@@ -209,17 +220,18 @@ class UploadStore:
                 raise NotFound("This node has fewer bytes of the upload.") from None
 
     def discard(self, file_uuid: str) -> bool:
-        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is in use.
+        """Remove the upload and its bytes; return False if there was none. Raises UploadLocked while it is in
+        use.
 
-        Not durable by itself: an upload that a power cut brings back has ended in the log, and is swept; one
-        that began anew under its name is, with its first sync.
+        The removal is not synced. If a power cut brings the upload back, it has ended in the log and is
+        swept. A new upload of the same name makes the removal durable with its first sync.
         """
         _require_uuid(file_uuid)
         idle = self._reserve(file_uuid)
         self._hashed.take(file_uuid)
         try:
             with storage_errors(), suppress(FileNotFoundError):
-                leaving = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
+                leaving = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or nothing
                 uploads = self.blobs.uploads_directory
                 os.rename(file_uuid, leaving, src_dir_fd=uploads, dst_dir_fd=uploads)
                 self.blobs.leftovers.remove(leaving)
@@ -231,7 +243,7 @@ class UploadStore:
         return False
 
     def list_uuids(self) -> list[str]:
-        """The uploads on this disk, ascending; none where they cannot be listed."""
+        """Return the uploads on this disk, ascending; none if they cannot be listed."""
         names: list[str] = []
         with self.blobs.poison.skipping(AREA, ""):
             names = os.listdir(self.blobs.uploads_directory)
@@ -246,7 +258,7 @@ class UploadStore:
                 self._idle[upload.file_uuid] = upload
 
     def close(self) -> None:
-        """Closes every upload as it is: what was not synced is not promised."""
+        """Close every upload as it is: bytes that were not synced are not promised."""
         with self._lock:
             for upload in (*self._in_use.values(), *self._idle.values()):
                 if upload is not None:
@@ -257,7 +269,7 @@ class UploadStore:
         self._parallel.close()
 
     def _reserve(self, file_uuid: str) -> UploadFile | None:
-        """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
+        """Lock out other users and make room in the table; return the upload if it was kept open."""
         with self._lock:
             if file_uuid in self._in_use:
                 raise UploadLocked("Another request is writing this upload now.")
@@ -276,7 +288,7 @@ class UploadStore:
                 self._idle[file_uuid] = idle
 
     def _put_away(self, upload: UploadFile) -> None:
-        """Closes the files of one that is idle; what was hashed of it is kept."""
+        """Close the files of an idle upload; keep the state of its hash."""
         if (hashed := upload.hashed()) is not None:
             self._hashed.keep(upload.file_uuid, hashed)
         upload.close_descriptors()
@@ -290,7 +302,7 @@ class UploadStore:
         with storage_errors():
             upload = self._open_files(file_uuid, with_md5=with_md5)
         with self._lock:
-            self._in_use[file_uuid] = upload  # its durable offset can be asked for while it is hashed
+            self._in_use[file_uuid] = upload  # its durable offset can be read while it is hashed
         known = self._hashed.take(file_uuid)
         try:
             upload.recover(broken, known=known, bytes_max=hash_bytes_max)
@@ -305,7 +317,7 @@ class UploadStore:
         return upload
 
     def _open_files(self, file_uuid: str, *, with_md5: bool) -> UploadFile:
-        """Opens or creates the files, cuts the data to the durable offset, and makes both durable."""
+        """Open or create the files, cut the data to the durable offset, and make both durable."""
         uploads, disk = self.blobs.uploads_directory, self.blobs.disk
         with ExitStack() as opened:
             directory, is_new = _open_or_make(file_uuid, parent=uploads)
@@ -318,12 +330,12 @@ class UploadStore:
                 data = open_content("data", parent=directory)
                 opened.callback(os.close, data)
             epoch = 0
-            if not is_new:  # what is new promises nothing before its first sync
-                record.confirm()  # before anything is done in reliance on it
+            if not is_new:  # a new upload promises nothing before its first sync
+                record.confirm()  # before anything relies on it
                 epoch = _read_slots(EPOCH_FILE, file_uuid, parent=directory, disk=disk, confirm=True)
                 if finished is None:
                     _cut_to_durable(data, record, disk)
-                else:  # before it is durable that the data is gone from here
+                else:  # before it is durable that the data has moved
                     self.blobs.sync_placement(finished.sha256)
                 for descriptor in (directory, uploads):
                     disk.fsync(descriptor)
@@ -346,17 +358,18 @@ class UploadStore:
 
 
 def _prefix(upload: UploadFile, stop: int) -> bytes:
-    """The first bytes of finished content, as the disk gives them; fewer when there are fewer."""
+    """Return the first bytes of finished content, as the disk returns them; fewer if there are fewer."""
     with suppress(BlobMissing, BlobDamaged, OSError), closing_descriptor(upload.duplicate()) as descriptor:
         return os.pread(descriptor, stop, 0)
     return b""
 
 
 def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:
-    """Cuts the data to the recorded offset and makes that durable.
+    """Cut the data to the recorded offset and make that durable.
 
-    The last block is written again: after a failed sync the kernel may hold it as clean though it never
-    reached the disk. Data shorter than recorded means that the disk lost what it had synced: none is trusted.
+    The last block is written again: after a failed sync the kernel may consider it clean though it never
+    reached the disk. If the data is shorter than recorded, the disk has lost synced bytes, and none of them
+    is trusted.
     """
     if os.fstat(data).st_size < record.offset:
         _log.error("an upload's data is shorter than its durable offset %d; it starts over", record.offset)
@@ -370,7 +383,7 @@ def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:
 
 
 def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
-    """A descriptor, and whether the directory is new."""
+    """Open or create a directory; return its descriptor, and whether it is new."""
     try:
         return open_directory(name, parent=parent), False
     except FileNotFoundError:
@@ -379,7 +392,7 @@ def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
 
 
 def _read_slots(name: str, file_uuid: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
-    """The number that an OffsetRecord holds, to `confirm` durable from now on; 0 when there is none."""
+    """Return the number in an OffsetRecord, durable from now on if `confirm` is set; 0 if there is none."""
     flags = OPEN_FLAGS if confirm else READ_FLAGS
     with suppress(FileNotFoundError), closing_descriptor(os.open(name, flags, dir_fd=parent)) as descriptor:
         record = OffsetRecord(descriptor, disk, file_uuid)

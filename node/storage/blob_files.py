@@ -1,4 +1,4 @@
-"""Blobs of one disk that are files of their own: where they lie, how they come in, are read, and go.
+"""Blobs of one disk that are files of their own: their paths, and how they are placed, read and deleted.
 
     DIR/blobs/ab/cd/SHA256        the content, immutable, mode 0400
     DIR/blobs/ab/cd/SHA256.sums   its sidecar (`node/storage/segments.py`), in place before the content is
@@ -10,10 +10,12 @@
     DIR/placing.lock              held while a blob comes or goes (`node/storage/placement_lock.py`)
     DIR/packs/                    small blobs, many to a file (`node/storage/packed_blobs.py`)
 
-The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
-descriptor with no link followed at any level, and created exclusively. All calls block: they belong into
-worker threads, and may come from several at once. A power cut never leaves a blob under its name that is not
-whole: content and sidecar are synced first, then renamed, then the directories are synced.
+The operator's own path to DIR may contain links. Below it, everything is opened relative to a directory
+descriptor, no link is followed at any level, and files are created exclusively. All calls block: they belong
+into worker threads, and may come from several at once.
+
+After a power cut, a blob under its name is whole: content and sidecar are synced first, then renamed, then
+the directories are synced.
 """
 
 import errno
@@ -63,14 +65,14 @@ from runtime.disk import writable_bytes
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read, deleted, or
-# quarantined (that nobody knows, that are damaged).
+# Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read or deleted;
+# blobs that cannot be quarantined, because no name leads to them or because they are damaged.
 PACKS = "packs"
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What opening answers when a link, a file or a broken sector stands where a directory or a file should.
-# Without the right to read it is no replica either: all files here are the node's own.
+# The errors of opening a path where a link, a file or a broken sector is in place of a directory or a file. A
+# file that this node may not read is no replica either: all files here are its own.
 _DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
 
 
@@ -86,15 +88,16 @@ class BlobFiles:
         maker: str = "",
         is_leftover: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Opens the store, makes what is missing of it, and removes what a crash left half-written.
+        """Open the store, create missing directories, and remove half-written files of a crash.
 
-        `maker` marks what this process writes half; `is_leftover` tells by the name, behind INCOMING, what
-        nobody works on now.
+        `maker` marks the half-written files of this process. `is_leftover` returns, from the name behind
+        INCOMING, whether no process works on a file now.
         """
         self.disk = disk or Disk()
         self.trusted = trusted or TrustedSegments()
         self.syncs = DirectorySyncs()
-        self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
+        # For reading; a name is forgotten there when its file is deleted or replaced.
+        self.opened = OpenBlobs()
         self.poison = PoisonItems()
         self.out_of_service = OutOfService()
         self._maker = maker
@@ -108,24 +111,25 @@ class BlobFiles:
         self.quarantine_directory = self.areas.keep_open("quarantine")
         self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
         self.probe = DiskProbe(self._write_probe)
-        self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
+        # Content and sidecar of a name are placed and removed together.
+        self.placing = PlacingLock(self._root)
         self.disk.fsync(self._root)
         self.leftovers = Leftovers(self.uploads_directory, self.poison)
         self.leftovers.find(INCOMING, is_leftover)
 
     def close(self) -> None:
-        """Gives the directories back; blobs that were handed out stay readable."""
+        """Close the directories; blobs that were handed out stay readable."""
         self.opened.close()
         self.placing.close()
         self.areas.close()
         os.close(self._root)
 
     def open(self, sha256: str) -> OpenBlob:
-        """The blob, for reading; the caller closes it.
+        """Open a blob for reading; the caller closes it.
 
-        Raises BlobMissing, of what was removed from service too; BlobDamaged when what is there cannot be the
-        blob (a link, another size than the sidecar says, no sidecar, a bad one). The content itself is
-        checked by `OpenBlob.verify_range`.
+        Raises BlobMissing, also for a blob that was removed from service. Raises BlobDamaged if the file
+        cannot be the blob: a link, no sidecar or a bad one, or a size that the sidecar contradicts.
+        `OpenBlob.verify_range` checks the content itself.
         """
         require_sha256(sha256)
         try:
@@ -143,7 +147,7 @@ class BlobFiles:
         except OSError as error:
             if error.errno in _DAMAGE:
                 raise BlobDamaged(sha256, f"cannot be opened: {os.strerror(error.errno)}") from error
-            raise storage_error(error) from error  # too many open files, say: that is no damage
+            raise storage_error(error) from error  # for example too many open files, which is no damage
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self.trusted)
 
     def open_and_cache(self, sha256: str) -> OpenBlob:
@@ -158,7 +162,7 @@ class BlobFiles:
         return blob
 
     def has(self, sha256: str) -> bool:
-        """Whether `open` would succeed."""
+        """Return whether `open` would succeed."""
         try:
             self.open(sha256).close()
         except (BlobMissing, BlobDamaged):
@@ -166,7 +170,7 @@ class BlobFiles:
         return True
 
     def has_name(self, sha256: str) -> bool:
-        """Whether anything lies in the place of the blob. Raises FilestoreError."""
+        """Return whether a file or anything else has the name of the blob. Raises FilestoreError."""
         require_sha256(sha256)
         try:
             with self.leaf(sha256) as leaf:
@@ -178,14 +182,14 @@ class BlobFiles:
         return True
 
     def size_bytes(self, sha256: str) -> int:
-        """The blob's size. Raises as `open` does."""
+        """Return the size of the blob. Raises as `open` does."""
         with self.open(sha256) as blob:
             return blob.size_bytes
 
     def iterate(self) -> Iterator[str]:
-        """The names of all blobs that are regular files, ascending; holds one directory's names at a time.
+        """Yield the names of all blobs that are regular files, ascending, one directory in memory at a time.
 
-        A directory that cannot be listed is passed over: it stands among `poison` then.
+        A directory that cannot be listed is skipped, and is then in `poison`.
         """
         for upper in self.listed("", directory_names):
             for leaf in self.listed(upper, directory_names):
@@ -193,7 +197,7 @@ class BlobFiles:
                 yield from (name for name in names if name.startswith(upper + leaf))
 
     def look_again(self) -> None:
-        """At what could not be listed or opened: whoever is to look at it next may come hours later."""
+        """Try again what could not be listed or opened: a regular look may come hours later."""
         for name in sorted(self.poison.names(BLOBS)):
             self.listed(name, directory_names if name.count("/") == 0 else _file_names)
         for sha256 in sorted(self.poison.names(REPLICAS)):
@@ -201,10 +205,10 @@ class BlobFiles:
                 self.has(sha256)
 
     def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Removes the blob; False if it was not there. Readers that have it open go on.
+        """Remove the blob; return False if it was not there. Readers that have it open are not disturbed.
 
-        It stays, its name durable, and that is False too, when `unless` says so, which is asked while nothing
-        comes or goes.
+        If `unless` returns True, the blob stays with a durable name, and the result is False. It is called
+        while no blob is placed or removed.
         """
         require_sha256(sha256)
         try:
@@ -224,15 +228,15 @@ class BlobFiles:
         return removed
 
     def affirm(self, sha256: str) -> bool:
-        """Note that somebody is told that the blob is here: it is kept for a while (`node/storage/pins.py`).
+        """Keep the blob for a while (`node/storage/pins.py`), as a caller will report that it is here.
 
-        Its name is durable then: whoever put it into place may not have synced that yet. False if it is not
-        here. Raises FilestoreError.
+        Make its name durable: the process that placed it may not have synced that yet. Return False if the
+        blob is not here. Raises FilestoreError.
         """
         require_sha256(sha256)
         try:
             with self.placing, self.leaf(sha256) as leaf:
-                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)  # a crash may leave the sidecar alone
+                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)  # a crash may leave only the sidecar
                 os.utime(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
             self.sync_placement(sha256)
         except FileNotFoundError:
@@ -242,9 +246,9 @@ class BlobFiles:
         return True
 
     def affirmed_at_s(self, sha256: str) -> float:
-        """When `affirm` was called last, or else when the blob was put into place; since the epoch.
+        """Return when `affirm` was last called, otherwise when the blob was placed; since the epoch.
 
-        Of what has no sidecar: when it was written. Raises BlobMissing, FilestoreError.
+        For a blob without a sidecar: when it was written. Raises BlobMissing, FilestoreError.
         """
         require_sha256(sha256)
         try:
@@ -293,10 +297,10 @@ class BlobFiles:
         return (facts.st_dev, facts.st_ino), facts.st_mtime_ns
 
     def remove_from_service(self, damage: BlobDamaged) -> bool:
-        """Serve the file that was found damaged no more, though it lies in its place; False if another does.
+        """Stop serving the damaged file in its place, if the disk does not allow moving it.
 
-        For a disk that does not let it be moved. Of what cannot be opened nothing need be known. Raises
-        OSError when it cannot even be looked at.
+        Return False if another file has the name now. The identity of a file that cannot be opened may be
+        unknown. Raises OSError if the disk does not even report the file.
         """
         self.trusted.forget(damage.sha256)
         if damage.file is None:
@@ -309,20 +313,23 @@ class BlobFiles:
         return True
 
     def reinstate(self, sha256: str) -> bool:
-        """Serve again what was removed from service and proved to be sound; whether it can be opened."""
+        """Serve a removed file again that proved to be sound; return whether it can be opened."""
         self.out_of_service.forget(sha256)
         self.poison.clear(DAMAGED, sha256)
         return self.has(sha256)
 
     def create_incoming(self) -> tuple[str, int]:
-        """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
+        """Create an empty file below `uploads_directory`; return its name and descriptor.
+
+        The next start deletes it.
+        """
         name = INCOMING + self._maker + secrets.token_hex(16)
         return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
 
     def write_incoming(self, content: bytes, *, is_final: bool = True) -> str:
-        """A new synced file below `uploads_directory`, to be renamed.
+        """Write a synced file below `uploads_directory`, to be renamed, and return its name.
 
-        It is sealed if it `is_final`, else its owner may write to it. Raises OSError.
+        It is sealed if it `is_final`, otherwise its owner may write to it. Raises OSError.
         """
         name, descriptor = self.create_incoming()
         try:
@@ -339,20 +346,21 @@ class BlobFiles:
         return name
 
     def seal(self, descriptor: int) -> None:
-        """Makes a file read-only and durable, its mode included. Raises OSError."""
+        """Make a file read-only and durable, its mode included. Raises OSError."""
         os.fchmod(descriptor, 0o400)
         self.disk.fsync(descriptor)
 
     def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
-        """Renames the sealed file `source` in directory `parent` to the blob's name; durable on return.
+        """Rename the sealed file `source` in directory `parent` to the blob's name; durable on return.
 
-        The caller vouches for the hash. A blob of that name that is there already is replaced: it holds the
-        same bytes, or rotten ones. Raises OSError; the blob may then be in place, but nobody may count on it.
+        The caller vouches for the hash. An existing blob of this name is replaced: it has the same bytes, or
+        damaged ones. After an OSError the blob may be in place, but must not be relied on.
         """
         assert sums.size_bytes == blob.size_bytes
         note_unclaimed(self.unclaimed_directory, blob.sha256)
         with self._made_leaf(blob.sha256) as (upper, leaf):
-            sidecar = self.write_incoming(encode_sidecar(sums))  # a journal is synced here, levels included
+            # This syncs the file system's journal, directory levels included.
+            sidecar = self.write_incoming(encode_sidecar(sums))
             try:
                 self._sync_levels(blob.sha256, upper)
                 with self.placing:
@@ -366,7 +374,7 @@ class BlobFiles:
                 unlink(sidecar, parent=self.uploads_directory)
 
     def sync_placement(self, sha256: str) -> None:
-        """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
+        """Make the name of the blob durable again, after a crash that left this open. Raises OSError."""
         with self._made_leaf(sha256) as (upper, leaf):
             self._sync_levels(sha256, upper)
             self.syncs.sync(self.disk, leaf, sha256[:4])
@@ -383,13 +391,13 @@ class BlobFiles:
         return self.free_bytes() - min(SPARE_BYTES, int(self.total_bytes() * RESERVE_SHARE / 2))
 
     def require_room(self, size_bytes: int) -> None:
-        """Raises InsufficientStorage when the disk has no room for so many bytes more; Internal."""
+        """Raise InsufficientStorage if the disk has no room for this many more bytes, or Internal."""
         with storage_errors():
             if self.room_bytes() < size_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def total_bytes(self) -> int:
-        """The size of the file system."""
+        """Return the size of the file system."""
         facts = os.statvfs(self._root)
         return facts.f_blocks * facts.f_frsize
 
@@ -403,7 +411,7 @@ class BlobFiles:
 
     @contextmanager
     def leaf(self, sha256: str) -> Iterator[int]:
-        """A descriptor of the directory that the blob lies in. Raises OSError."""
+        """Open the directory of the blob and yield its descriptor. Raises OSError."""
         with (
             opened_directory(sha256[:2], parent=self._blobs) as upper,
             opened_directory(sha256[2:4], parent=upper) as leaf,
@@ -421,10 +429,10 @@ class BlobFiles:
                 yield upper, leaf
 
     def _sync_levels(self, sha256: str, upper: int) -> None:
-        """Makes the directories that lead to a blob durable, before anything is moved there.
+        """Make the directories that lead to a blob durable, before a file is moved there.
 
-        A level that is there may not be durable: a process that was killed has made it. But once this process
-        has synced it, it stays.
+        An existing directory may not be durable, if the process that created it was killed. Once this process
+        has synced it, it is.
         """
         upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
         if not self._uppers_known[upper_at]:
@@ -435,7 +443,11 @@ class BlobFiles:
             self._leaves_known[leaf_at] = True
 
     def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
-        """The names in the directory `name` below `blobs`, which may be of two levels; none if it is gone."""
+        """Return the names that `look` finds in the directory `name` below `blobs`; none if it does not
+        exist.
+
+        The name may have two levels.
+        """
         with self.poison.skipping(BLOBS, name), suppress(FileNotFoundError), ExitStack() as opened:
             directory = self._blobs
             for part in filter(None, name.split("/")):
@@ -448,7 +460,7 @@ class BlobFiles:
 
 
 def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
-    """The checksums of the open file `fd`, from its sidecar in `leaf`."""
+    """Return the checksums of the open file `fd`, from its sidecar in `leaf`."""
     facts = os.fstat(fd)
     file = (facts.st_dev, facts.st_ino)
     if not stat.S_ISREG(facts.st_mode):
@@ -463,13 +475,13 @@ def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
 
 
 def require_sha256(sha256: str) -> None:
-    """Raises InvalidRequest for what is no name of a blob."""
+    """Raise InvalidRequest unless the text is the name of a blob."""
     if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
 
 def directory_names(descriptor: int) -> list[str]:
-    """The directories of two digits in a directory, ascending. Raises OSError."""
+    """Return the directories of two digits in a directory, ascending. Raises OSError."""
     with os.scandir(descriptor) as entries:
         return sorted(e.name for e in entries if len(e.name) == 2 and e.is_dir(follow_symlinks=False))
 

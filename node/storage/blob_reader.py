@@ -1,8 +1,7 @@
-"""Bytes of a blob on this node's disk, verified before they leave, read without stopping the loop.
+"""Read the bytes of a blob on this node's disk, verified, without blocking the event loop.
 
-While one segment goes out the next is checked in a thread, so a first download is not slower than the disk.
-What lies in the page cache is read on the loop (a hop to a thread costs more than the copy); the rest by a
-thread.
+While one segment is sent, a thread checks the next one, so a first download is as fast as the disk. The loop
+itself reads bytes in the page cache, as a hop to a thread costs more than the copy. A thread reads the rest.
 """
 
 import asyncio
@@ -17,11 +16,11 @@ from node.storage.segments import SEGMENT_BYTES, OpenBlob
 from runtime.lifetime import end_tasks
 from web.internals.tls import SLICE_BYTES
 
-PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, that TLS sends in whole slices
+PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, which TLS sends in whole slices
 
 
 async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlob:
-    """The blob; the caller closes it. One that is kept open costs no thread.
+    """Open a blob; the caller closes it. A blob that is kept open needs no thread.
 
     Raises BlobMissing, BlobDamaged, FilestoreError.
     """
@@ -43,13 +42,13 @@ async def read_blob(
     *,
     size_bytes: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Bytes `start` to `stop` (excluded) of a blob, every one from a verified segment.
+    """Yield bytes `start` to `stop` (excluded) of a blob, each from a verified segment.
 
-    `size_bytes`: its size, if that is known; a blob of another size is damaged.
+    `size_bytes`: the expected size, if known; a blob of another size is damaged.
 
-    Pieces have at most PIECE_BYTES. The blob is open as long as this generator is: close it
-    (`contextlib.aclosing`) when leaving early. Raises BlobMissing, BlobDamaged (also in the middle, at a
-    piece boundary), FilestoreError when files cannot be opened.
+    A piece has at most PIECE_BYTES. The blob is open as long as this generator: close it
+    (`contextlib.aclosing`) when leaving early. Raises BlobMissing; BlobDamaged, also in the middle, between
+    two pieces; FilestoreError if files cannot be opened.
     """
     blob = await open_blob(disk, blobs, sha256)
     try:
@@ -66,9 +65,10 @@ async def read_blob(
 
 
 async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> AsyncGenerator[int, None]:
-    """Ascending positions, the last is `stop`: once one is there, bytes from `start` to it may be sent.
+    """Yield ascending positions: bytes from `start` to each may be sent. The last one is `stop`.
 
-    The next segment is checked meanwhile, unless it is trusted. Close it before the blob. Raises BlobDamaged.
+    Meanwhile the next segment is checked, unless it is trusted. Close this generator before the blob. Raises
+    BlobDamaged.
     """
     if stop > blob.size_bytes:
         raise blob.damaged(f"has {blob.size_bytes} bytes, but {stop} were requested")
@@ -87,7 +87,7 @@ async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) 
             yield until
             start = until
     finally:
-        if checking is not None:  # its thread must have let go of the descriptor before that is closed
+        if checking is not None:  # its thread must finish with the descriptor before that is closed
             await end_tasks([checking])
             _ = checking.cancelled() or checking.exception()
 
@@ -97,7 +97,7 @@ def _segment_stop(start: int, stop: int) -> int:
 
 
 async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes:
-    """One to `size_bytes` bytes from `start`. Raises BlobDamaged when there are none."""
+    """Read one to `size_bytes` bytes from `start`. Raises BlobDamaged if there are none."""
     try:
         if blob.is_cached(start, start + size_bytes):
             piece = os.pread(blob.fd, size_bytes, start)

@@ -1,7 +1,7 @@
-"""Blob replicas on one disk, wherever they lie: small ones in packs, others as files of their own.
+"""Blob replicas on one disk: small ones in packs, others as files of their own.
 
-Everybody else asks here, and need not know which it is. A blob that came while the cluster had members of an
-older release is a file, however small, and stays one. All calls block.
+Other modules need not know which of the two a blob is. A blob that arrived while the cluster had members of
+an older release is a file of any size, and stays one. All calls block.
 """
 
 import heapq
@@ -30,11 +30,11 @@ from node.storage.segments import (
 from node.storage.unclaimed import UnclaimedBlobs
 from node.storage.verified_segments import TrustedSegments
 
-SYNC_BYTES = 64 << 20  # so that whoever waits for `IncomingBlob.finish` waits for the rest only
+SYNC_BYTES = 64 << 20  # so that `IncomingBlob.finish` waits only for the rest
 
 
 class IncomingBlob(ContentFile):
-    """A replica that another node pushes: its bytes in order, known by name and size.
+    """A replica that another node sends: its bytes in order, its name and size known.
 
     It ends with `finish`, `abort` or the process. Not for two threads at once.
     """
@@ -49,11 +49,11 @@ class IncomingBlob(ContentFile):
 
     @property
     def offset(self) -> int:
-        """How many bytes have come."""
+        """Return how many bytes have arrived."""
         return self._hasher.size_bytes
 
     def write(self, buffer: Octets) -> None:
-        """Takes the next bytes. Raises ChecksumMismatch beyond the size; InsufficientStorage, Internal."""
+        """Write the next bytes. Raises ChecksumMismatch beyond the size; InsufficientStorage, Internal."""
         if self.offset + len(buffer) > self._expected.size_bytes:
             raise ChecksumMismatch(f"The content is longer than its {self._expected.size_bytes} bytes.")
         self._require_usable()
@@ -66,9 +66,9 @@ class IncomingBlob(ContentFile):
                 self._unsynced_bytes = 0
 
     def finish(self) -> FinishedBlob:
-        """Checks size and sha256, and puts the blob into place; durable on return.
+        """Check size and sha256, and put the blob into place; durable on return.
 
-        Raises ChecksumMismatch, InsufficientStorage or Internal; nothing is kept then.
+        Raises ChecksumMismatch, InsufficientStorage or Internal, and then keeps nothing.
         """
         try:
             self._require_usable()
@@ -78,7 +78,7 @@ class IncomingBlob(ContentFile):
         return self._expected
 
     def abort(self) -> None:
-        """Removes what has come, unless it is in place already; again is harmless."""
+        """Remove the bytes, unless the blob is in place already. May be called twice."""
         descriptor, self._data = self._data, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -87,7 +87,7 @@ class IncomingBlob(ContentFile):
 
     def _place(self, blob: FinishedBlob, sums: SegmentSums) -> None:
         super()._place(blob, sums)
-        self._name = ""  # it has another one
+        self._name = ""  # the file has the name of the blob now
 
     def __enter__(self) -> Self:
         return self
@@ -114,14 +114,14 @@ class BlobStore(BlobFiles):
         self.unclaimed = UnclaimedBlobs(self.unclaimed_directory, self.packed)
 
     def close(self) -> None:
-        """Gives all back; blobs that were handed out stay readable."""
+        """Close the store; blobs that were handed out stay readable."""
         super().close()
         self.packed.close()
 
     def open(self, sha256: str, *, is_afresh: bool = False) -> OpenBlob:
-        """The blob, for reading; the caller closes it. Raises as `BlobFiles.open` does.
+        """Open a blob for reading; the caller closes it. Raises as `BlobFiles.open` does.
 
-        `is_afresh`: what is read at once, as small content is, comes from the medium.
+        `is_afresh`: bytes that are read at once, as of small content, come from the medium.
         """
         require_sha256(sha256)
         try:
@@ -138,11 +138,11 @@ class BlobStore(BlobFiles):
         return super().open(sha256) if blob is None else blob
 
     def has_name(self, sha256: str) -> bool:
-        """Whether anything lies in the place of the blob. Raises FilestoreError."""
+        """Return whether a pack or a file has the name of the blob. Raises FilestoreError."""
         return self._packed(sha256) is not None or super().has_name(sha256)
 
     def has(self, sha256: str) -> bool:
-        """Whether it is here, as far as a look tells that reads none of it. Raises FilestoreError."""
+        """Return whether the blob is here, without reading any of it. Raises FilestoreError."""
         try:
             self.size_bytes(sha256)
         except (BlobMissing, BlobDamaged):
@@ -150,7 +150,7 @@ class BlobStore(BlobFiles):
         return True
 
     def size_bytes(self, sha256: str) -> int:
-        """The blob's size; of a packed one nothing is read. Raises as `open` does."""
+        """Return the size of the blob, for a packed one without reading it. Raises as `open` does."""
         try:
             found = self._packed(sha256)
         except FilestoreError as error:
@@ -163,12 +163,12 @@ class BlobStore(BlobFiles):
                 return found.length
         except OSError as error:
             raise storage_error(error) from error
-        if self._packed(sha256) != found:  # it was rewritten meanwhile, or removed
+        if self._packed(sha256) != found:  # it was moved to another pack meanwhile, or removed
             return self.size_bytes(sha256)
         raise damaged(found)
 
     def iterate(self) -> Iterator[str]:
-        """The names of all blobs, ascending, each once."""
+        """Yield the names of all blobs, ascending, each once."""
         latest = ""
         for sha256 in heapq.merge(super().iterate(), self._packed_names()):
             if sha256 != latest:
@@ -176,7 +176,7 @@ class BlobStore(BlobFiles):
             latest = sha256
 
     def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Removes the blob, as `BlobFiles.delete` does."""
+        """Remove the blob, as `BlobFiles.delete` does."""
         removed = False
         if self._packed(sha256) is not None:
             try:
@@ -189,7 +189,7 @@ class BlobStore(BlobFiles):
         return super().delete(sha256, unless=unless) or removed
 
     def affirm(self, sha256: str) -> bool:
-        """Note that somebody is told that the blob is here, as `BlobFiles.affirm` does."""
+        """Keep the blob for a while, as `BlobFiles.affirm` does."""
         require_sha256(sha256)
         try:
             return self.packed.affirm(sha256) or super().affirm(sha256)
@@ -197,7 +197,10 @@ class BlobStore(BlobFiles):
             raise storage_error(error) from error
 
     def affirmed_at_s(self, sha256: str) -> float:
-        """When `affirm` was called last, or else when the blob came; since the epoch. Raises BlobMissing."""
+        """Return when `affirm` was last called, otherwise when the blob arrived; since the epoch.
+
+        Raises BlobMissing.
+        """
         found = self._packed(sha256)
         return super().affirmed_at_s(sha256) if found is None else found.affirmed_at_ns / 1e9
 
@@ -209,21 +212,22 @@ class BlobStore(BlobFiles):
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
         """Return the identity of the blob, as `BlobFiles.identity` does."""
         found = self.packed.find(sha256)
-        return super().identity(sha256) if found is None else (identity_of(found), 0)  # it is written once
+        # A record is written only once.
+        return super().identity(sha256) if found is None else (identity_of(found), 0)
 
     def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:
-        """Content that is known by name and size, such as a replica from a peer, is to come."""
+        """Begin to receive content of known name and size, such as a replica from a peer."""
         require_sha256(expected_sha256)
         return IncomingBlob(self, FinishedBlob(expected_sha256, size_bytes))
 
     def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
-        """Gives the content its name, as `BlobFiles.install` does, or takes it into a pack; `source` is gone.
+        """Give the content its name, as `BlobFiles.install` does, or add it to a pack; `source` is gone then.
 
-        Raises OSError, Internal when the disk gives back other bytes.
+        Raises OSError, or Internal if the disk returns other bytes.
         """
         if not self.packed.takes(blob.size_bytes):
             super().install(blob, sums, source=source, parent=parent)
-            if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed one, which may be damaged
+            if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed blob, which may be damaged
                 self.packed.remove(blob.sha256, unless=lambda: False)
             return
         content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
@@ -233,9 +237,9 @@ class BlobStore(BlobFiles):
         unlink(source, parent=parent)
 
     def pack(self, blobs: Sequence[tuple[str, Octets]]) -> None:
-        """Stores small blobs that hash to their names together; all are durable on return.
+        """Store small blobs together, which hash to their names; all are durable on return.
 
-        Raises InsufficientStorage, OSError, and then none is.
+        Raises InsufficientStorage or OSError, and then none is.
         """
         self.require_room(sum(len(content) for _, content in blobs))
         if self.packed.takes_new():
@@ -243,25 +247,28 @@ class BlobStore(BlobFiles):
             for sha256, _ in blobs:
                 self.forget(sha256)
             return
-        for sha256, content in blobs:  # this process has not heard yet that nobody needs files any more
+        for sha256, content in blobs:  # this process does not know yet that all members read packs
             with self.receive(sha256, len(content)) as writer:
                 writer.write(content)
                 writer.finish()
 
     def sync_placement(self, sha256: str) -> None:
-        """Makes the blob's name durable once more; that of a packed one is. Raises OSError."""
+        """Make the name of the blob durable again; a packed one always is. Raises OSError."""
         if self.packed.find(sha256) is None:
             super().sync_placement(sha256)
 
     def _open_file(self, sha256: str, failure: FilestoreError) -> OpenBlob:
-        """One that is a file, where nobody knows what is packed. Raises `failure` if there is none."""
+        """Open a blob that is a file, while the index of the packs is unusable.
+
+        Raises `failure` if there is none.
+        """
         try:
             return super().open(sha256)
         except BlobMissing:
             raise failure from None
 
     def _pack(self, sha256: str, content: Octets) -> None:
-        """Store it in a pack. Raises OSError."""
+        """Store the blob in a pack. Raises OSError."""
         self.packed.put([(sha256, content)])
         self.forget(sha256)
 
@@ -274,14 +281,14 @@ class BlobStore(BlobFiles):
             raise storage_error(error) from error
 
     def look_again(self) -> None:
-        """At what could not be listed or opened, as `BlobFiles.look_again` does."""
+        """Try again what could not be listed or opened, as `BlobFiles.look_again` does."""
         super().look_again()
         if self.poison.names(PACKS):
             for _ in self._packed_names():
                 pass
 
     def drop_changed(self) -> None:
-        """Give back what is kept open of blobs that another process has deleted. Raises OSError."""
+        """Close blobs that are kept open and that another process has deleted. Raises OSError."""
         self.opened.drop_changed()
         self.packed.drop_gone()
 

@@ -1,11 +1,11 @@
-"""The file that content comes into, of an upload or of a replica, until it has its place among the blobs.
+"""The file that receives content, of an upload or of a replica, until it has its place among the blobs.
 
-The order that makes a promise about it true stands here, once: its bytes are synced, the first time the names
-that lead to it too, then a record is written that says how much there is, and is synced itself. A sync that
-failed is never tried again: the kernel may have dropped the pages, and would call the second try a success.
-The file is `broken` then, and nothing more is promised of it.
+This module alone implements the order of writes that makes a promise true. First the bytes are synced, and
+the first time also the names that lead to them. Then a record of the number of bytes is written and synced
+itself. A failed sync is never repeated: the kernel may have dropped the pages, and would report the second
+try as a success. The file is `broken` then, and makes no further promise.
 
-Three kinds of content come. They differ in the order of their bytes, in what proves them, and in the record:
+The three kinds of content differ in the order of their bytes, in what proves them, and in the record:
 
     an upload (`node/staging/upload_file.py`)       at its end    sha256 of pieces, and of all    an offset
     a replica that is pulled (`partial_blob.py`)    anywhere      sums of segments, sha256        spans
@@ -26,16 +26,16 @@ OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Unreadable(DiskFailed):
-    """The disk does not give back what came."""
+    """The disk does not return the bytes that were written."""
 
 
 class ContentFile:
-    """A file below a temporary name. Blocks. Its owner sees to it that two threads do not write at once."""
+    """A file below a temporary name. Blocks. Its owner prevents that two threads write at once."""
 
     def __init__(
         self, blobs: BlobFiles, data: int, *, name: str, directory: int, unsynced: Sequence[int] = ()
     ) -> None:
-        """`data`: its descriptor, and `name` what it has in `directory`.
+        """Open content with descriptor `data`, called `name` in `directory`.
 
         `unsynced`: the directories whose names a power cut may take away, the innermost first.
         """
@@ -45,22 +45,22 @@ class ContentFile:
         self._unsynced = unsynced
 
     def hash_until(self, hasher: SegmentHasher, stop: int) -> None:
-        """Hashes what the disk gives, from where the hasher stands to `stop`. Raises Unreadable."""
+        """Hash the bytes on the disk, from the position of the hasher to `stop`. Raises Unreadable."""
         try:
             hasher.update_from(self._data, stop)
         except (OSError, EOFError) as error:
             raise Unreadable("The disk does not return the bytes that were written.") from error
 
     def sync_names(self) -> None:
-        """A power cut leaves the file under its name. Raises OSError."""
+        """Make the name of the file durable, so that it survives a power cut. Raises OSError."""
         for directory in self._unsynced:
             self._disk.fsync(directory)
         self._unsynced = ()
 
     def _make_durable(self, record: Callable[[], None] | None, *, is_synced: bool = False) -> None:
-        """All that was written, then what `record` says of it, durably. Raises OSError: it is broken then.
+        """Make all written bytes durable, then what `record` writes about them.
 
-        `is_synced`: nothing was written since the last sync.
+        Raises OSError, and the file is broken then. `is_synced`: nothing was written since the last sync.
         """
         if not is_synced:
             self._disk.fdatasync(self._data)
@@ -69,9 +69,10 @@ class ContentFile:
             record()
 
     def _install(self, hasher: SegmentHasher, expected: FinishedBlob) -> None:
-        """Makes it the blob, durable on return. `hasher` has seen all of it.
+        """Make the content the blob, durable on return. `hasher` has processed all of it.
 
-        Raises ChecksumMismatch when it is another; InsufficientStorage or Internal, and it is broken.
+        Raises ChecksumMismatch if its hash differs; InsufficientStorage or Internal, and the file is broken
+        then.
         """
         found = FinishedBlob(hasher.sha256(), hasher.size_bytes)
         if found != expected:
@@ -80,13 +81,16 @@ class ContentFile:
             self._place(found, hasher.sums())
 
     def _place(self, blob: FinishedBlob, sums: SegmentSums) -> None:
-        """Gives the content its place. Raises OSError."""
+        """Move the content into its place. Raises OSError."""
         self._blobs.seal(self._data)
         self._blobs.install(blob, sums, source=self._name, parent=self._directory)
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """After a disk call that fails in here nobody knows what is on the disk. Tells `storage_error`s."""
+        """Mark the file broken if a disk call in here fails, as the state on the disk is then unknown.
+
+        Raises the `storage_error`.
+        """
         try:
             yield
         except OSError as error:
@@ -101,7 +105,7 @@ class ContentFile:
 
 
 def open_or_create(name: str, *, parent: int) -> int:
-    """A file for reading and writing. Raises OSError."""
+    """Open or create a file for reading and writing. Raises OSError."""
     try:
         return os.open(name, OPEN_FLAGS, dir_fd=parent)
     except FileNotFoundError:

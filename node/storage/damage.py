@@ -19,7 +19,7 @@ from node.storage.out_of_service import Loss, RemovedFile
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead, segment_count
 
-Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
+Pace = Callable[[int], Awaitable[None]]  # is called with the number of bytes that are read next
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 async def remove_from_service(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, damage: BlobDamaged
 ) -> None:
-    """Take what was found damaged out of service, whether the disk lets it be moved or not."""
+    """Take a damaged blob out of service, whether the disk allows moving it or not."""
     if damage.segment is not None:
         metrics.damaged_segments.inc()
     if await disk.run(_quarantine, blobs, damage):
@@ -40,7 +40,7 @@ async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
 
 
 async def retry_quarantine(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics) -> None:
-    """Move what is out of service and still in its place to quarantine, if the disk allows it now."""
+    """Move files that are out of service and still in place to quarantine, if the disk allows it now."""
     removed = blobs.out_of_service.all()
     for file in removed:
         if await disk.run(_quarantine_removed, blobs, file):
@@ -53,7 +53,7 @@ async def retry_quarantine(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMet
 
 
 async def _at_once(_size_bytes: int) -> None:
-    """The pace of who waits for nothing."""
+    """Do not wait between two segments."""
 
 
 async def read_whole(
@@ -63,12 +63,11 @@ async def read_whole(
     pace: Pace = _at_once,
     verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
 ) -> WholeRead:
-    """Every segment of a blob is as its checksum says, and all of it as its name says.
+    """Read every segment of a blob; raise BlobDamaged unless all match their checksums, and the whole its
+    name.
 
-    Otherwise BlobDamaged is raised.
-
-    One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
-    awaited. Raises FilestoreError.
+    Each segment is one job for the threads of the disk, so that other work is not held up; `pace` is awaited
+    before each. Raises FilestoreError.
     """
     whole = blob.begin()
     for index in range(segment_count(blob.size_bytes)):
@@ -83,12 +82,11 @@ async def read_whole(
 async def verify_blob(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int:
-    """The size of a blob of which every byte is sound, and what its name says.
+    """Return the size of a blob after checking every byte and its name.
 
-    What was read lately is not read again.
-
-    As with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
-    BlobDamaged, and the blob is removed from service; FilestoreError.
+    Segments that were read lately are not read again. As in `read_whole`, one segment is one job, and `pace`
+    is awaited before each. Raises BlobMissing; BlobDamaged, and the blob is removed from service;
+    FilestoreError.
     """
     try:
         blob = await disk.open(blobs.open, sha256)
@@ -102,7 +100,7 @@ async def verify_blob(
                     await disk.run(blob.verify_range, start, stop)
         finally:
             blob.close()
-        return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read
+        return await disk.run(blobs.size_bytes, sha256)  # the blob may have been deleted meanwhile
     except BlobDamaged as damage:
         await remove_from_service(disk, blobs, metrics, damage)
         raise
@@ -111,7 +109,7 @@ async def verify_blob(
 async def affirmed_bytes(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int | None:
-    """The size of a sound blob, which is then kept for a while; None when there is none.
+    """Return the size of a sound blob, which is then kept for a while; None if there is none.
 
     It is read as by `verify_blob`. Raises FilestoreError.
     """
@@ -123,10 +121,10 @@ async def affirmed_bytes(
 
 
 def _quarantine(blobs: BlobStore, damage: BlobDamaged) -> bool:
-    """Whether the damaged blob was moved out of service.
+    """Move the damaged blob to quarantine; return whether that was possible.
 
-    The note comes second: custody would find the blob in its place and take the note away. Where it cannot be
-    moved, memory keeps it from being found.
+    The note comes second: custody would find the blob in its place and remove the note. If it cannot be
+    moved, this process keeps in memory that it must not be served.
     """
     sha256, stays = damage.sha256, False
     try:
@@ -139,13 +137,13 @@ def _quarantine(blobs: BlobStore, damage: BlobDamaged) -> bool:
 
 
 def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: FilestoreError) -> bool:
-    """Whether the file lies in its place still, as far as the disk says."""
+    """Remove a damaged file from service that cannot be moved; return whether it is still in its place."""
     try:
         stays = blobs.remove_from_service(damage)
-    except FileNotFoundError:  # it was moved, and what failed came later
+    except FileNotFoundError:  # it was moved, and a later step failed
         return False
     except OSError:
-        stays = True  # who opens it gets no further than this
+        stays = True  # readers cannot open it either
     if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
         facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
         _log.error("a damaged blob cannot be moved to quarantine, and is out of service", extra=facts)
@@ -154,7 +152,7 @@ def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: Filestore
 
 
 def _quarantine_removed(blobs: BlobStore, file: RemovedFile) -> bool:
-    """Whether it was moved; another file that has taken its place stays."""
+    """Move a removed file to quarantine; return whether it was moved. Another file in its place stays."""
     damage = file.damage
 
     def is_another() -> bool:
@@ -163,7 +161,7 @@ def _quarantine_removed(blobs: BlobStore, file: RemovedFile) -> bool:
     try:
         moved = Quarantine(blobs).take(damage.sha256, damage, unless=is_another)
     except FilestoreError:
-        return False  # as before: it is told among what cannot be used
+        return False  # as before: it is reported as unusable
     if not moved:  # gone, or another
         blobs.out_of_service.forget(damage.sha256)
         blobs.poison.clear(DAMAGED, damage.sha256)

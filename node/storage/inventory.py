@@ -1,7 +1,7 @@
-"""The blobs on one disk, in pages by name, and the result of a check of one. Shared by compare and scrub.
+"""The blobs on one disk, in pages by name, and a quick check of one. Shared by compare and scrub.
 
-All calls block. A look opens the blob and compares sizes; it reads none of the content: that is what
-scrubbing is for.
+All calls block. The check opens the blob and compares sizes. It reads none of the content: the scrub does
+that.
 """
 
 import itertools
@@ -19,7 +19,10 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A blob that should be here: whole, missing (neither), or with the damage that was found."""
+    """The result of a check:
+
+    the blob is whole, missing (neither field set), or has the damage that was found.
+    """
 
     sha256: str
     is_whole: bool
@@ -27,13 +30,16 @@ class Look:
 
 
 class Names:
-    """The names of all blobs on the disk, ascending, page by page. One that comes meanwhile may be missed."""
+    """The names of all blobs on the disk, ascending, page by page.
+
+    A blob that arrives meanwhile may be missed.
+    """
 
     def __init__(self, blobs: BlobStore, *, after: str = "") -> None:
         self._names: Iterator[str] = (name for name in blobs.iterate() if name > after)
 
     def page(self, limit: int) -> list[str]:
-        """The next ones; empty at the end. Raises OSError."""
+        """Return the next names; empty at the end. Raises OSError."""
         return list(itertools.islice(self._names, limit))
 
 
@@ -43,7 +49,7 @@ def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
         if blobs.size_bytes(sha256) == size_bytes:
             return Look(sha256, is_whole=True)
         with blobs.open(sha256) as blob:
-            if blob.size_bytes == size_bytes:  # another has come meanwhile
+            if blob.size_bytes == size_bytes:  # another blob was placed meanwhile
                 return Look(sha256, is_whole=True)
             why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
             return Look(sha256, is_whole=False, damage=blob.damaged(why))
@@ -56,8 +62,8 @@ def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
 def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
     """Remove the sidecars without a blob in one directory below `blobs` (two digits); return how many.
 
-    A crash between two renames left them, on the way in or to quarantine. They prove nothing and are tiny,
-    but nobody else looks for them.
+    A crash between two renames leaves such a sidecar, when a blob is placed or quarantined. It is useless and
+    tiny, but no other pass removes it.
     """
     removed = 0
     for leaf in blobs.listed(upper, directory_names):
@@ -69,13 +75,13 @@ def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
 
 def _remove(blobs: BlobStore, sha256: str) -> bool:
     with blobs.placing, blobs.leaf(sha256) as leaf:
-        if sha256 in os.listdir(leaf):  # it has come since
+        if sha256 in os.listdir(leaf):  # the blob was placed meanwhile
             return False
         return unlink(sha256 + SIDECAR, parent=leaf)
 
 
 def _lone_sidecars(descriptor: int) -> list[str]:
-    """The names of blobs that are not there."""
+    """Return the names of sidecars that have no blob."""
     names = set(os.listdir(descriptor))
     lone = {name.removesuffix(SIDECAR) for name in names if name.endswith(SIDECAR)} - names
     return sorted(filter(is_sha256, lone))

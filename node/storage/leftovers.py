@@ -1,7 +1,7 @@
-"""Half-written files that nothing needs, until removed. Shared by blobs, uploads, pins and the sweep.
+"""Half-written files that are no longer needed, until removed. Shared by blobs, uploads, pins and the sweep.
 
-One that the disk does not let go stays, is told (`node/diskio/unusable_paths.py`), and is tried again now and
-then. All calls block.
+If the disk does not allow removing one, it is reported (`node/diskio/unusable_paths.py`) and tried again
+later. All calls block.
 """
 
 import os
@@ -22,11 +22,11 @@ class Leftovers:
         self._directory = directory
         self._poison = poison
         self._lock = threading.Lock()
-        self._names: set[str] = set()  # that the disk did not let go
+        self._names: set[str] = set()  # that the disk does not let this process remove
         self._unchanged: dict[str, tuple[int, float]] = {}  # time of the last change, and when it was seen
 
     def find(self, prefix: str, is_leftover: Callable[[str], bool]) -> None:
-        """Remove everything with this prefix of which the rest of the name says that it is left over."""
+        """Remove the files with this prefix that are leftovers, judged by the rest of their names."""
         names: list[str] = []
         with self._poison.skipping(AREA, ""):
             names = os.listdir(self._directory)
@@ -35,10 +35,10 @@ class Leftovers:
                 self.remove(name)
 
     def find_stale(self, prefix: str, older_than_s: float, *, at_s: float) -> None:
-        """Remove what nobody has written to for this long, whoever began it: it may have ended since.
+        """Remove files with this prefix that were not written to for this long, by any process.
 
-        `at_s`: a steady clock's. What counts is that the time of the last change stays as it is: after a jump
-        of the machine's clock, every file looks as if nobody had written to it for long.
+        `at_s`: a monotonic time. A file is stale if its modification time did not change for `older_than_s`.
+        Comparing that time with the clock would make every file look stale after the clock jumps.
         """
         names: list[str] = []
         with self._poison.skipping(AREA, ""):
@@ -58,7 +58,7 @@ class Leftovers:
         return False
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a directory with what is in it, now or later. Raises Unavailable."""
+        """Remove a file, or a directory with its content, now or later. Raises Unavailable."""
         with self._lock:
             self._names.add(name)
         with self._poison.skipping(AREA, name):
@@ -68,7 +68,7 @@ class Leftovers:
                 self._names.discard(name)
 
     def retry(self) -> None:
-        """Try those again that are still there."""
+        """Try again to remove the leftovers that are still there."""
         with self._lock:
             names = sorted(self._names)
         for name in names:

@@ -1,11 +1,11 @@
-"""Replicas that this node was found not to hold, until the log knows it.
+"""Replicas that this node has lost, until the log knows of it.
 
     DIR/lost/SHA256   empty but for the reason: damaged (quarantined) or missing
 
-Any worker process leaves a note when it meets one; the first of them reports (`node/custody/custody.py`). A
-note survives the process. It is not synced: what a power cut takes is found by the next comparison with the
-log. Where the disk takes no note the process keeps it in memory (`node/storage/out_of_service.py`), and
-reports it to the first one (`node/peerapi/losses.py`). All calls block.
+The worker process that notices a loss leaves a note; worker 0 reports it (`node/custody/custody.py`). A note
+survives the process. It is not synced: the next comparison with the log finds what a power cut takes. If the
+disk accepts no note, the process keeps it in memory (`node/storage/out_of_service.py`), and sends it to
+worker 0 (`node/peerapi/losses.py`). All calls block.
 """
 
 import os
@@ -20,16 +20,16 @@ from node.storage.out_of_service import Loss
 from node.storage.out_of_service import Reason as Reason
 
 AREA: Final = "lost"
-NOTES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
+NOTES_MAX: Final = 10_000  # the comparison with the log finds further ones
 _REASON_BYTES_MAX: Final = 16
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def note_lost(blobs: BlobStore, loss: Loss) -> None:
-    """Leave a note; the first one about a replica stays. Where the disk refuses, it is kept in memory."""
+    """Leave a note about a lost replica; the first one stays. If the disk refuses it, memory keeps it."""
     assert is_sha256(loss.sha256)
     try:
-        if loss.sha256 not in blobs.poison.names(AREA):  # reported long ago, and cannot be taken away
+        if loss.sha256 not in blobs.poison.names(AREA):  # reported long ago, but the note cannot be removed
             _write(blobs, loss)
             return
     except OSError as error:
@@ -38,10 +38,9 @@ def note_lost(blobs: BlobStore, loss: Loss) -> None:
 
 
 def list_lost(blobs: BlobStore, limit: int, *, besides: Collection[str] = ()) -> list[Loss]:
-    """The notes, those in memory first, at most `limit`, without those that are named.
+    """Return up to `limit` notes, those in memory first, without the named ones.
 
-    What cannot be read may say anything: it counts as damaged. What was reported and cannot be taken away is
-    none.
+    An unreadable note counts as damaged. A note that was reported and cannot be removed is left out.
     """
     found = blobs.out_of_service.losses(limit, besides=besides)
     done = {*besides, *(loss.sha256 for loss in found), *blobs.poison.names(AREA)}
@@ -53,32 +52,32 @@ def list_lost(blobs: BlobStore, limit: int, *, besides: Collection[str] = ()) ->
 
 
 def forget_lost(blobs: BlobStore, sha256: str) -> None:
-    """It is known to the log: take the note away. One that stays is not reported again."""
+    """Remove the note, as the log knows of the loss. If that fails, the loss is not reported again."""
     blobs.out_of_service.forget_losses([sha256])
     _take_away(blobs, sha256)
 
 
 def retry_notes(blobs: BlobStore) -> None:
-    """Try those again that could not be taken away."""
+    """Try again to remove notes that could not be removed."""
     for sha256 in sorted(blobs.poison.names(AREA) - {""}):
         _take_away(blobs, sha256)
 
 
 def _take_away(blobs: BlobStore, sha256: str) -> None:
     with blobs.poison.skipping(AREA, sha256), suppress(FileNotFoundError), _notes(blobs) as directory:
-        # A read-only disk would refuse to remove what is not there.
+        # A read-only disk would refuse to remove even a missing note.
         os.stat(sha256, dir_fd=directory, follow_symlinks=False)
         remove_tree(sha256, parent=directory)
 
 
 def _write(blobs: BlobStore, loss: Loss) -> None:
-    """Raises OSError; no part of a note is left then, if the disk lets it be removed."""
+    """Write a note. Raises OSError, and then removes an incomplete note if the disk allows it."""
     with _notes(blobs, make=True) as directory:
         if len(os.listdir(directory)) >= NOTES_MAX:
             return
         try:
             descriptor = os.open(loss.sha256, _FLAGS, 0o600, dir_fd=directory)
-        except FileExistsError:  # but one that was reported and cannot be taken away cannot be touched either
+        except FileExistsError:  # a note that was reported and cannot be removed cannot be written either
             os.utime(loss.sha256, dir_fd=directory, follow_symlinks=False)
             return
         try:
@@ -100,6 +99,9 @@ def _is_missing(name: str, directory: int) -> bool:
 
 @contextmanager
 def _notes(blobs: BlobStore, *, make: bool = False) -> Iterator[int]:
-    """Their directory. Raises OSError; FileNotFoundError where there is none, unless it is to be made."""
+    """Open the directory of notes.
+
+    Raises OSError, and FileNotFoundError if it does not exist and `make` is False.
+    """
     with closing_descriptor(blobs.areas.open(AREA, make=make)) as directory:
         yield directory

@@ -1,14 +1,14 @@
-"""Blobs that stay open, so that a hot one costs no walk through directories and no sidecar read per request.
+"""Blobs that stay open, so that a hot one needs no walk through directories and no sidecar read per request.
 
-The bytes of a small one stay too once they were read, and are handed out under the same conditions as those
-in the page cache: the file is what it was, and its segment is trusted now. They were right when they were
-read, whatever becomes of the file: so it is looked at every LOOK_S only, for its own sake.
+The content of a small blob is kept too once it was read. It is handed out under the same conditions as bytes
+in the page cache: the file is unchanged, and its segment is trusted now. The bytes were right when they were
+read, so the file is looked at only every LOOK_S.
 
-Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the file
-is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about it.
-So that no descriptor here holds the room of a file that is gone, the store also says at once when a name is
-deleted, replaced or quarantined (`forget`), and what other processes did to files is looked for now and then
-(`drop_changed`). For any thread.
+The number is bounded: the least recently used blob is closed first. A kept blob is handed out only while its
+file is unchanged since it was opened: a removed link, a rename or a write changes what the kernel reports. A
+descriptor here must not hold the room of a deleted file. So the store calls `forget` at once when a name is
+deleted, replaced or quarantined, and `drop_changed` looks now and then for changes by other processes. For
+any thread.
 """
 
 import threading
@@ -22,8 +22,8 @@ from node.storage.verified_segments import FileIdentity
 from runtime.lifetime import descriptor_limit
 
 OPEN_BLOBS_MAX = 256  # descriptors
-OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less
-CONTENT_BYTES_MAX = BLOB_BYTES_MAX  # of one that is in memory too: 32 MiB for all, twice that for packed ones
+OPEN_BLOBS_SHARE = 10  # this part of the descriptors of the process, if that is less
+CONTENT_BYTES_MAX = BLOB_BYTES_MAX  # of content in memory too: 32 MiB for all, twice that for packed ones
 LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
 
@@ -36,7 +36,7 @@ class _CachedBlob:
     looked_at_s: float = float("-inf")  # at the file, since the content was read
 
     def is_sound(self) -> bool:
-        """Whether the content in memory is that of the file. Raises OSError."""
+        """Return whether the content in memory is that of the file. Raises OSError."""
         now_s = time.monotonic()
         if self.content and now_s - self.looked_at_s < LOOK_S:
             return True
@@ -51,12 +51,15 @@ class _CachedBlob:
             return False
 
     def is_unchanged(self) -> bool:
-        """Whether the file is what it was when it was opened. Raises OSError."""
+        """Return whether the file is unchanged since it was opened. Raises OSError."""
         return self.blob.state() == self.state
 
 
 class OpenBlobs:
-    """Open blobs by their sha256. Whoever takes one has a descriptor of its own, and closes it."""
+    """Open blobs by their sha256.
+
+    `take` returns a descriptor of the caller's own, which the caller closes.
+    """
 
     def __init__(self, *, blobs_max: int = OPEN_BLOBS_MAX) -> None:
         self._blobs_max = min(blobs_max, descriptor_limit() // OPEN_BLOBS_SHARE)
@@ -69,11 +72,11 @@ class OpenBlobs:
 
     @property
     def forgotten(self) -> int:
-        """How often something was forgotten: take this before opening what is to be kept."""
+        """Return how many names were forgotten: read this before opening a blob that is to be kept."""
         return self._forgotten
 
     def take(self, sha256: str) -> OpenBlob | None:
-        """The blob, opened once more, or None when it is not kept. No disk is touched. Raises OSError."""
+        """Return another descriptor of a kept blob, or None. Does no disk I/O. Raises OSError."""
         with self._lock:
             cached = self._cached.get(sha256)
             if cached is None:
@@ -85,12 +88,12 @@ class OpenBlobs:
             return cached.blob.duplicate()
 
     def read_cached(self, sha256: str, start: int, stop: int, *, size_bytes: int | None = None) -> bytes:
-        """These bytes (not empty) if nothing has to be waited for.
+        """Return these bytes (not an empty range) if that needs no waiting, otherwise b"".
 
-        That is so for a kept blob, trusted, in memory or the page cache. `size_bytes`: its size, as the log
-        names it; one of another size is left to `OpenBlob.require_size`.
+        That holds for a kept, trusted blob in memory or the page cache. `size_bytes`: the size in the log; a
+        blob of another size is left to `OpenBlob.require_size`.
 
-        Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
+        For the event loop and few bytes at a time, as others wait meanwhile. Raises OSError.
         """
         with self._lock:
             cached = self._cached.get(sha256)
@@ -113,28 +116,28 @@ class OpenBlobs:
             return piece
 
     def keep(self, blob: OpenBlob, *, forgotten: int) -> None:
-        """Keep another descriptor of a blob that was just opened; the caller goes on with its own.
+        """Keep another descriptor of a blob that was just opened; the caller keeps its own.
 
-        Nothing is kept when anything was forgotten since `forgotten`: it may have been this very file.
+        Nothing is kept if any name was forgotten since `forgotten`, as that may have been this file.
         """
         with self._lock:
             if forgotten != self._forgotten or blob.sha256 in self._cached:
                 return
             state = blob.state()
-            if state is None:  # no name leads to it any more
+            if state is None:  # the file has no name any more
                 return
             self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), state)
             if len(self._cached) > self._blobs_max:
                 self._drop(next(iter(self._cached)))
 
     def forget(self, sha256: str) -> None:
-        """Forget the blob with this name, as its file is or will be another one."""
+        """Forget the blob with this name, as its file is or will be replaced."""
         with self._lock:
             self._forgotten += 1
             self._drop(sha256)
 
     def drop_changed(self) -> None:
-        """Close those whose file is not what it was: another process may have deleted it."""
+        """Close the blobs whose file has changed, for example because another process deleted it."""
         with self._lock:
             kept = list(self._cached.items())
         changed = [
@@ -146,7 +149,7 @@ class OpenBlobs:
                     self._drop(sha256)
 
     def close(self) -> None:
-        """Close all of them; those that were taken stay readable."""
+        """Close all kept blobs; those that were handed out stay readable."""
         with self._lock:
             self._forgotten += 1
             for sha256 in list(self._cached):

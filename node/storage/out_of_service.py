@@ -1,9 +1,9 @@
-"""Replicas that are out of service in this process alone, and losses that the disk could not record.
+"""Replicas that are out of service in this process only, and losses that the disk could not record.
 
-A disk that is read-only, full or failing lets nothing be moved to quarantine and takes no note. What was
-found damaged on it is neither served nor counted all the same, and is reported
-(`node/custody/loss_repair.py`): as long as this process runs by what stands here. After that it is found
-anew. Bounded; no I/O here but a look at an open file. For any thread.
+A disk that is read-only, full or failing accepts no move to quarantine and no note. A replica that is found
+damaged on it must still be neither served nor counted, and must be reported (`node/custody/loss_repair.py`).
+This module remembers it as long as the process runs; after a restart the next read finds the damage again.
+Bounded; no I/O here but a look at an open file. For any thread.
 """
 
 import os
@@ -17,33 +17,33 @@ from node.storage.segments import BlobDamaged
 
 Reason = Literal["missing", "damaged"]
 
-FILES_MAX: Final = 10_000  # of a disk with more damage each read finds it again
-LOSSES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
+FILES_MAX: Final = 10_000  # on a disk with more damage, each read finds it again
+LOSSES_MAX: Final = 10_000  # the comparison with the log finds further ones
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file in its place that is not served; another file would have another time."""
+    """A file in its place that is not served. Another file in that place has another time."""
 
     damage: BlobDamaged
     modified_at_ns: int
 
     def is_of(self, file: tuple[int, int], modified_at_ns: int) -> bool:
-        """Whether this is the file, or the record of a pack, which is written once."""
+        """Return whether this is the file, or the record of a pack, which is written only once."""
         return file == self.damage.file and modified_at_ns == self.modified_at_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that is not here any more, for the log."""
+    """A replica that is no longer here, to be reported to the log."""
 
     sha256: str
     reason: Reason
-    file: tuple[int, int] | None = None  # that was found damaged, and lies in its place still
+    file: tuple[int, int] | None = None  # the damaged file, if it is still in its place
 
 
 class OutOfService:
-    """The files that this process has removed from service, and the losses that it has yet to report."""
+    """The files that this process has removed from service, and the losses that it has still to report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,10 @@ class OutOfService:
                 self._files.popitem(last=False)
 
     def covers(self, sha256: str, descriptor: int) -> bool:
-        """Whether this open file is not to be served. Another one under that name is. Raises OSError."""
+        """Return whether this open file is out of service; another file with that name is not.
+
+        Raises OSError.
+        """
         if not self._files:  # as nearly always
             return False
         file = self._files.get(sha256)
@@ -88,7 +91,7 @@ class OutOfService:
         return [sha256 for sha256 in sha256s if sha256 in self._files]
 
     def forget(self, sha256: str) -> None:
-        """The file is not in its place any more."""
+        """Forget a file that is no longer in its place."""
         with self._lock:
             self._files.pop(sha256, None)
 
@@ -104,7 +107,7 @@ class OutOfService:
             return [loss for loss in self._losses.values() if loss.sha256 not in besides][:limit]
 
     def forget_losses(self, sha256s: Iterable[str]) -> None:
-        """They were reported."""
+        """Forget losses that were reported."""
         with self._lock:
             for sha256 in sha256s:
                 self._losses.pop(sha256, None)

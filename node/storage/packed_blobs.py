@@ -1,8 +1,8 @@
-"""The small blobs of a store, which lie in packs (`node/packs/store.py`): what `BlobStore` asks about them.
+"""The small blobs of a store, which are kept in packs (`node/packs/store.py`), as `BlobStore` uses them.
 
-A packed blob is read whole when it is opened, and compared with its checksum then: what is handed out lies in
-memory, under a descriptor of its own, so that whoever reads or sends a blob need not know where it lies. What
-is not packed is not here: callers look for a file then. All calls block, but for those that say otherwise.
+Opening a packed blob reads it whole and compares it with its checksum. Its bytes are then in memory under a
+descriptor of their own, so readers and senders treat it like a file. If a blob is not packed, the caller
+looks for a file. All calls block, except those that say otherwise.
 """
 
 import os
@@ -23,11 +23,11 @@ from node.storage.segments import (
 )
 from node.storage.verified_segments import FileIdentity, TrustedSegments
 
-PAGE_BLOBS = 1000  # names that are read at once
+PAGE_BLOBS = 1000  # this many names are read at once
 
 
 class OpenPackedBlob(OpenBlob):
-    """A packed blob; `fd` is that of its bytes in memory, which were found sound."""
+    """A packed blob; `fd` is a descriptor of its bytes in memory, which were found sound."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class OpenPackedBlob(OpenBlob):
         fd: int = -1,
         is_afresh: bool = False,
     ) -> None:
-        """`fd`: of memory that has the content already. `is_afresh`: it was read from the medium for this.
+        """Hold packed content in memory. Raises OSError.
 
-        Raises OSError.
+        `fd`: a descriptor of memory that has the content already. `is_afresh`: the content was just read from
+        the medium.
         """
         descriptor = fd if fd >= 0 else in_memory(content)
         super().__init__(fd=descriptor, sha256=found.sha256.hex(), sums=sums_of(found), trusted=trusted)
@@ -49,29 +50,29 @@ class OpenPackedBlob(OpenBlob):
         self._is_afresh = is_afresh
 
     def state(self) -> object:
-        """Its place: what was read from there was right, whatever becomes of that."""
+        """Return its position: bytes that were read from there stay right, even if the record is removed."""
         return self._found.place
 
     def is_here(self) -> bool:
-        """Whether it is in its place still. Raises OSError."""
+        """Return whether the record is still in its place. Raises OSError."""
         return any(each.place == self._found.place for each in self._store.index.copies(self._found.sha256))
 
     def is_cached(self, start: int, stop: int) -> bool:  # noqa: ARG002
-        """All of it is in memory."""
+        """Return True: all of it is in memory."""
         return stop <= len(self._content)
 
     def read_cached(self, start: int, size_bytes: int) -> bytes:
-        """These bytes."""
+        """Return these bytes."""
         return self._content[start : start + size_bytes]
 
     def read_now(self, start: int, buffer: memoryview) -> int:
-        """Fill the buffer from `start` on: how many bytes."""
+        """Fill the buffer from `start` on; return how many bytes."""
         piece = self._content[start : start + len(buffer)]
         buffer[: len(piece)] = piece
         return len(piece)
 
     def verify_on_medium(self, index: int, whole: WholeRead) -> bool:
-        """Reads the record from the disk, unless that was done when it was opened, and compares it."""
+        """Read the record from the disk, unless opening it did so, and compare it."""
         if self._is_afresh:
             return self.verify_segment(index, whole)
         self._store.drop_pages(self._found)
@@ -82,11 +83,11 @@ class OpenPackedBlob(OpenBlob):
         return (loaded is None or loaded[1] == self._content) and self.verify_segment(index, whole)
 
     def verify_range(self, start: int, stop: int) -> None:
-        """It was compared when it was opened."""
+        """Do nothing: opening the blob compared it."""
         assert 0 <= start <= stop <= self.size_bytes
 
     def is_trusted(self, _start: int, _stop: int, *, identity: FileIdentity | None = None) -> bool:
-        """It was compared when it was opened."""
+        """Return True: opening the blob compared it."""
         del identity
         return True
 
@@ -102,22 +103,22 @@ class OpenPackedBlob(OpenBlob):
 class PackedBlobs:
     """The packed blobs of one store. For any thread.
 
-    `takes_new`: whether new blobs come into packs. 0.1.0 would not find them, so that is said once the
-    cluster has gone on to rules that it does not know.
+    `takes_new`: whether new blobs are stored in packs. Release 0.1.0 would not find them, so this is set only
+    after the cluster has switched to newer rules.
     """
 
     def __init__(self, directory: Path, disk: Disk, trusted: TrustedSegments) -> None:
-        """Open what is there. Raises OSError."""
+        """Open the packs in the directory. Raises OSError."""
         self.takes_new: Callable[[], bool] = lambda: False
         self._trusted = trusted
         self.store = PackStore(directory / "packs", disk=disk)
 
     def close(self) -> None:
-        """Give the packs back."""
+        """Close the packs."""
         self.store.close()
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether a new blob of so many bytes comes into a pack. Blocks for nothing."""
+        """Return whether a new blob of this size is stored in a pack. Does not block."""
         return size_bytes <= BLOB_BYTES_MAX and self.takes_new()
 
     def put(self, blobs: Sequence[tuple[str, Octets]]) -> None:
@@ -125,12 +126,14 @@ class PackedBlobs:
         self.store.put([(bytes.fromhex(sha256), content) for sha256, content in blobs])
 
     def open(self, sha256: str, *, is_afresh: bool = False) -> OpenPackedBlob | None:
-        """The blob, to be closed by the caller; None when it is not packed. Raises BlobDamaged, OSError.
+        """Open a blob; the caller closes it. Return None if it is not packed. Raises BlobDamaged, OSError.
 
-        `is_afresh`: as the medium has it, whatever lies in memory.
+        `is_afresh`: read from the medium, even if it is in memory. Then other records of the blob are
+        forgotten: a rebuilt index brings them back, and a damaged one would keep its pack for ever.
         """
-        for copy in self.copies(sha256) if is_afresh else ():
-            with suppress(OSError):  # of a pack that is not to be read, as is found next
+        copies = self.copies(sha256) if is_afresh else []
+        for copy in copies:
+            with suppress(OSError):  # the pack may be unreadable, which the next read reports
                 self.store.drop_pages(copy)
         try:
             loaded = self.store.load(bytes.fromhex(sha256))
@@ -138,6 +141,10 @@ class PackedBlobs:
             raise damaged(error.blob) from error
         if loaded is None:
             return None
+        others = [each for each in copies if each.place != loaded[0].place]
+        with suppress(OSError):  # the next time, then
+            if others:
+                self.store.index.take_out(others)
         return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
 
     def find(self, sha256: str) -> PackedBlob | None:
@@ -146,11 +153,11 @@ class PackedBlobs:
         return max(copies, key=lambda each: each.affirmed_at_ns) if copies else None
 
     def copies(self, sha256: str) -> list[PackedBlob]:
-        """Every place that it lies in; more than one for a moment. Raises OSError."""
+        """Return every position of the blob; more than one only for a moment. Raises OSError."""
         return self.store.index.copies(bytes.fromhex(sha256))
 
     def lies_there(self, found: PackedBlob) -> bool:
-        """Whether its pack reaches as far as it; nothing of it is read. Raises OSError."""
+        """Return whether its pack is long enough to contain it; reads none of it. Raises OSError."""
         return self.store.reaches(found)
 
     def remove(self, sha256: str, *, unless: Callable[[], bool]) -> bool:
@@ -158,7 +165,7 @@ class PackedBlobs:
         return self.store.remove(bytes.fromhex(sha256), unless=unless)
 
     def remove_copy(self, found: PackedBlob) -> bool:
-        """Have one record count no more; False if it does not, or somebody was told of it since it was found.
+        """Remove one record; return False if it is gone or its blob was affirmed since it was found.
 
         Raises OSError.
         """
@@ -169,14 +176,17 @@ class PackedBlobs:
         return self.store.read_damaged(found)
 
     def names(self) -> Iterator[str]:
-        """The names of all, ascending. One that comes meanwhile may be missed. Raises OSError."""
+        """Yield all names, ascending. A blob that arrives meanwhile may be missed. Raises OSError."""
         after = b""
         while page := self.store.after(after, PAGE_BLOBS):
             yield from (sha256.hex() for sha256, _ in page)
             after = page[-1][0]
 
     def affirm(self, sha256: str) -> bool:
-        """Somebody is told that it is here; False when it is not packed. Raises OSError."""
+        """Keep the blob for a while, as a caller reports that it is here; return False if it is not packed.
+
+        Raises OSError.
+        """
         return self.store.index.affirm(bytes.fromhex(sha256), time.time_ns())
 
     def unclaimed(self, limit: int) -> list[tuple[str, int]]:
@@ -185,11 +195,11 @@ class PackedBlobs:
         return [(sha256.hex(), at_ns) for sha256, at_ns in found]
 
     def unclaimed_at_ns(self, sha256: str) -> int | None:
-        """When a blob came that nobody has claimed yet. Raises OSError."""
+        """Return when a blob arrived that no record of the log has claimed yet. Raises OSError."""
         return self.store.index.unclaimed_at_ns(bytes.fromhex(sha256))
 
     def forget_unclaimed(self, sha256: str, at_ns: int) -> None:
-        """It was claimed, or is gone; one that came again since stays. Raises OSError."""
+        """Forget the arrival of a blob that was claimed or deleted; a later arrival stays. Raises OSError."""
         self.store.index.forget_unclaimed(bytes.fromhex(sha256), at_ns)
 
     def heal(self) -> bool:
@@ -197,7 +207,7 @@ class PackedBlobs:
         return self.store.heal()
 
     def drop_gone(self) -> None:
-        """Give back the room of packs that another process has removed. Raises OSError."""
+        """Close packs that another process has removed. Raises OSError."""
         self.store.drop_gone()
 
 
@@ -207,7 +217,7 @@ def identity_of(found: PackedBlob) -> tuple[int, int]:
 
 
 def damaged(found: PackedBlob) -> BlobDamaged:
-    """The error to raise about a record that is not what was written."""
+    """Return the error for a record that is not what was written."""
     why = "its record in a pack does not match its checksum"
     segment = 0 if segment_count(found.length) else None
     return BlobDamaged(found.sha256.hex(), why, file=identity_of(found), segment=segment)
@@ -219,7 +229,7 @@ def sums_of(found: PackedBlob) -> SegmentSums:
 
 
 def in_memory(content: bytes) -> int:
-    """A descriptor of these bytes. Raises OSError."""
+    """Return a descriptor of memory with these bytes. Raises OSError."""
     descriptor = os.memfd_create("blob", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)

@@ -45,10 +45,13 @@ class _OtherState(OSError):
 
 
 class SpanRecord:
-    """Which bytes are verified and durable, on disk. Records are added behind the last sound one."""
+    """Which segments are verified and durable, as recorded on disk.
+
+    Records are added behind the last sound one.
+    """
 
     def __init__(self, descriptor: int, disk: Disk, blob: FinishedBlob, sums: SegmentSums) -> None:
-        """Reads it, or begins it. Raises OSError, for that of something else too."""
+        """Read the record, or create it. Raises OSError, also for the record of another blob."""
         self.descriptor, self._disk, self._blob = descriptor, disk, blob
         self.coverage = Coverage()
         header = encode_header(blob, sums)
@@ -66,7 +69,10 @@ class SpanRecord:
             self._count(first, stop)
 
     def add(self, first: int, stop: int) -> None:
-        """Makes durable that these segments are; they must be. Raises OSError: nobody knows what is there."""
+        """Record durably that these segments are durable, which the caller has ensured.
+
+        After an OSError the state on the disk is unknown.
+        """
         write_all(self._disk, self.descriptor, with_crc(_SPAN.pack(first, stop)), self._stop)
         self._disk.fdatasync(self.descriptor)
         self._count(first, stop)
@@ -92,34 +98,34 @@ class Partial(ContentFile):
         discard: Callable[[], None],
         give_back: Callable[["Partial"], None],
     ) -> None:
-        """Made by `PartialStore.open` only. Its descriptors belong to it; `directory` is locked."""
+        """Created by `PartialStore.open` only. It owns its descriptors; `directory` is locked."""
         super().__init__(blobs, content, name=CONTENT, directory=directory, unsynced=unsynced)
         self._record, self._give_back = record, give_back
         self._syncing = threading.Lock()
         self._is_open = True
         self.blob = blob
         self.sums = sums
-        self.discard = discard  # removes what lies here; the partial is still to be closed
+        self.discard = discard  # removes the files; the partial is still to be closed
 
     @property
     def prefix_bytes(self) -> int:
-        """How much is there without a gap from the beginning on."""
+        """Return how many bytes are there without a gap from the beginning."""
         return self._record.coverage.prefix_bytes
 
     @property
     def lacking_bytes(self) -> int:
-        """How much will still be written."""
+        """Return how many bytes are still to be written."""
         return self.blob.size_bytes - self._record.coverage.size_bytes
 
     def missing(self) -> list[Span]:
-        """The segments that are not there, ascending."""
+        """Return the segments that are not there, ascending."""
         spans = self._record.coverage.missing(self.blob.size_bytes)
         return [(start // SEGMENT_BYTES, segment_count(stop)) for start, stop in spans]
 
     def writer(self, first: int, stop: int) -> "SpanWriter":
-        """Takes the bytes of segments `first` to `stop` (excluded), in order.
+        """Return a writer for segments `first` to `stop` (excluded), in order.
 
-        Raises InsufficientStorage when they would take of the reserve.
+        Raises InsufficientStorage if they would use the reserve.
         """
         self._blobs.require_room(byte_stop(stop, self.blob) - first * SEGMENT_BYTES)
         return SpanWriter(self, first, stop)
@@ -130,9 +136,9 @@ class Partial(ContentFile):
             write_all(self._disk, self._data, buffer, offset)
 
     def keep(self, first: int, stop: int) -> None:
-        """These segments are verified: make them durable, then note that.
+        """Make these verified segments durable, then record that.
 
-        Raises InsufficientStorage or Internal, and then nothing more can be kept, only `discard` is left.
+        Raises InsufficientStorage or Internal; then no more can be kept, only `discard` is possible.
         """
         with self._syncing:
             self._require_usable()
@@ -140,40 +146,40 @@ class Partial(ContentFile):
                 self._make_durable(lambda: self._record.add(first, stop))
 
     def install(self, hasher: SegmentHasher) -> None:
-        """Puts the blob into place; durable on return. `hasher` has seen all of it.
+        """Put the blob into place; durable on return. `hasher` has processed all of it.
 
-        Raises ChecksumMismatch when that is not the blob, InsufficientStorage, Internal.
+        Raises ChecksumMismatch if that is not the blob, InsufficientStorage, Internal.
         """
         self._install(hasher, self.blob)
         self.discard()
 
     def close(self) -> None:
-        """Lets it go; what was kept is found again. Again is harmless."""
+        """Release the partial; kept segments are found by the next `open`. May be called twice."""
         if self._is_open:
             self._is_open = False
             self._give_back(self)
             for descriptor in (self._data, self._record.descriptor, self._directory):
-                os.close(descriptor)  # with the directory's the lock ends
+                os.close(descriptor)  # closing the directory ends the lock
 
 
 class SpanWriter:
-    """The bytes of some segments, in order, on their way into a partial. Not for two threads at once."""
+    """Write the bytes of some segments, in order, into a partial. Not for two threads at once."""
 
     def __init__(self, partial: Partial, first: int, stop: int) -> None:
         assert 0 <= first < stop
         self._partial = partial
         self.stop_bytes = byte_stop(stop, partial.blob)
         self._digest = xxhash.xxh3_64()
-        self.verified = first  # the segment after the last one that came whole and sound
+        self.verified = first  # the segment after the last one that arrived whole and sound
         self.offset = first * SEGMENT_BYTES
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it came."""
+        """Return whether all segments have arrived."""
         return self.offset == self.stop_bytes
 
     def write(self, buffer: Octets) -> None:
-        """Writes the next bytes and checks each segment that they end.
+        """Write the next bytes and check each segment that they complete.
 
         Raises SegmentMismatch, also for bytes beyond the span; InsufficientStorage, Internal.
         """
@@ -203,11 +209,11 @@ def byte_stop(stop: int, blob: FinishedBlob) -> int:
 
 
 def open_files(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: int) -> tuple[int, SpanRecord]:
-    """The content in a partial's directory and its record, emptied when that is not a partial of this blob.
+    """Open content and record of a partial, both emptied if they belong to another blob.
 
     Raises OSError.
     """
-    with suppress(OSError):  # a link, a directory, a broken sector: begun anew it is as good
+    with suppress(OSError):  # a link, a directory or a broken sector: start over
         return _open_files(disk, blob, sums, directory)
     for name in os.listdir(directory):
         remove_tree(name, parent=directory)
@@ -223,7 +229,7 @@ def _open_files(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: in
         record = SpanRecord(state, disk, blob, sums)
         kept_bytes = record.coverage.spans[-1][1] if record.coverage.spans else 0
         if not kept_bytes <= os.fstat(content).st_size <= blob.size_bytes:
-            raise _OtherState  # the content cannot hold what the state says, or holds more
+            raise _OtherState  # the content is shorter or longer than the state allows
         undo.pop_all()
     return content, record
 

@@ -1,14 +1,15 @@
-"""Replicas on their way here, kept over a crash: what is verified and durable need not come again.
+"""Replicas in transfer to this node, kept over a crash: verified and durable segments are not sent again.
 
     DIR/partials/SHA256/content   the bytes so far, each in its place; holes where none has come
     DIR/partials/SHA256/state     which segments of it are verified and durable
 
-`state` is a header, which names the checksums that segments were verified against, and records, one for each
-span of segments; all carry their own CRC. What makes a record true: `node/storage/content_file.py`. What
-follows a torn record counts as never written.
+`state` is a header, which names the checksums that segments were verified against, and one record for each
+span of segments. Header and records carry their own CRC. `node/storage/content_file.py` says in which order
+they are written. Everything behind a torn record counts as never written.
 
-A partial has one holder, known by a lock on its directory that ends with the process. What nobody holds goes
-when it is older than PARTIAL_S, or when its room is needed. All calls block: they belong into worker threads.
+A partial has one holder, known by a lock on its directory that ends with the process. A partial that no
+process holds is deleted if it is older than PARTIAL_S, or if its room is needed. All calls block: they belong
+into worker threads.
 """
 
 import fcntl
@@ -25,9 +26,9 @@ from node.storage.partial_blob import STATE, Partial, open_files
 from node.storage.segments import FinishedBlob, SegmentSums
 
 AREA = "partials"
-PARTIALS_MAX = 32  # on one disk, those that nobody fetches now included
-PARTIAL_S = 86_400.0  # without a new segment for so long, whoever wanted the blob has found another way
-_HOLD_TRIES_MAX = 3  # somebody may remove the directory between our opening and locking it
+PARTIALS_MAX = 32  # on one disk, including those that no request fetches now
+PARTIAL_S = 86_400.0  # after this time without a new segment, the blob was stored some other way
+_HOLD_TRIES_MAX = 3  # another process may remove the directory between our opening and locking it
 
 
 class PartialStore:
@@ -59,7 +60,7 @@ class PartialStore:
                 content=content,
                 record=record,
                 directory=directory,
-                unsynced=(directory, self._root),  # who began it may have failed, or died, just before
+                unsynced=(directory, self._root),  # the process that created it may have died just before
                 discard=lambda: self.remove(blob.sha256),
                 give_back=self._give_back,
             )
@@ -70,7 +71,7 @@ class PartialStore:
         return partial
 
     def clean(self, older_than_s: float = PARTIAL_S) -> int:
-        """Removes partials that nobody holds and that got nothing new for so long; how many.
+        """Remove partials that no process holds and that got no segment for this long; return how many.
 
         Other names in the directory are left alone, and so is what cannot be removed.
         """
@@ -82,12 +83,12 @@ class PartialStore:
         return sum(self._remove_idle(name) for name in old)
 
     def remove(self, sha256: str) -> None:
-        """Removes a partial; the caller holds it. What cannot be removed is told, and stays."""
+        """Remove a partial, which the caller holds. If that fails, it is reported and stays."""
         with self.blobs.poison.skipping(AREA, sha256), suppress(FileNotFoundError):
             remove_tree(sha256, parent=self._root)
 
     def _require_room(self, partial: Partial) -> None:
-        """For this one beside the others that are held, and the reserve. Raises InsufficientStorage."""
+        """Raise InsufficientStorage unless this partial, the other held ones and the reserve have room."""
         with self._lock:
             self._held.add(partial)
             lacking_bytes = sum(each.lacking_bytes for each in self._held)
@@ -101,7 +102,7 @@ class PartialStore:
             self._held.discard(partial)
 
     def _hold(self, name: str) -> int:
-        """A descriptor of the partial's directory, locked. Raises Unavailable, OSError."""
+        """Open and lock the directory of the partial; return its descriptor. Raises Unavailable, OSError."""
         for _ in range(_HOLD_TRIES_MAX):
             self._make(name)
             try:
@@ -109,7 +110,7 @@ class PartialStore:
             except FileNotFoundError:
                 continue
             except NotADirectoryError:
-                self.remove(name)  # nobody of ours put that there
+                self.remove(name)  # a foreign file: no process of ours put it there
                 continue
             if self._is_locked(name, directory):
                 return directory
@@ -117,14 +118,15 @@ class PartialStore:
         raise Unavailable("This blob is already being fetched.", retry_after_s=2)
 
     def _make(self, name: str) -> None:
-        names = set(self._names()) - self.blobs.poison.names(AREA)  # those are no use to anybody
+        # Partials that cannot be removed are useless.
+        names = set(self._names()) - self.blobs.poison.names(AREA)
         if name not in names and len(names) >= self._partials_max and not self._remove_oldest_idle():
             raise Unavailable(f"{len(names)} blobs are already being fetched.", retry_after_s=2)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._root)
 
     def _is_locked(self, name: str, directory: int) -> bool:
-        """Whether it is ours now, and still the one under its name."""
+        """Return whether this process has the lock now, and the directory still has that name."""
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             named = os.stat(name, dir_fd=self._root, follow_symlinks=False)
@@ -136,7 +138,7 @@ class PartialStore:
         return any(self._remove_idle(name) for name in sorted(self._names(), key=self._changed_at_s))
 
     def _remove_idle(self, name: str) -> bool:
-        """Whether nobody held it, and it is gone now."""
+        """Remove a partial that no process holds; return whether it is gone now."""
         try:
             with opened_directory(name, parent=self._root) as directory:
                 if not self._is_locked(name, directory):
@@ -154,7 +156,7 @@ class PartialStore:
         return [name for name in os.listdir(self._root) if is_sha256(name)]
 
     def _changed_at_s(self, name: str) -> float:
-        """When its last record was written; 0 when it has none."""
+        """Return when its last record was written; 0 if it has none."""
         try:
             with opened_directory(name, parent=self._root) as directory:
                 return os.stat(STATE, dir_fd=directory, follow_symlinks=False).st_mtime

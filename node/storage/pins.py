@@ -1,11 +1,11 @@
-"""Blobs that stay although the log wants them gone, or does not know them. Shared by three passes.
+"""Blobs that stay although the log does not want or know them. Shared by three passes.
 
-Pinned is what somebody may be about to count on: a blob that came, or of which somebody was told that it is
-here, within PIN_S (`BlobStore.affirm`), and one that an upload on this disk has become. The time lies in the
-file system, so all worker processes share it.
+A pinned blob may be about to be used: it arrived within PIN_S, this node affirmed within PIN_S that it is
+here (`BlobStore.affirm`), or an upload on this disk became this blob. The time is kept in the file system, so
+all worker processes share it.
 
-A pin only saves work. Should one be lost, as in a power cut, whoever counts on the blob is refused by the
-log: it knows since when the replica is gone.
+A pin only saves work. If one is lost, for example by a power cut, the log rejects the change that relies on
+the blob, because it records since when the replica is gone.
 """
 
 import os
@@ -18,13 +18,14 @@ from node.storage.leftovers import AREA
 from node.storage.segments import FINISHED_BYTES, BlobMissing, decode_finished
 
 FINISHED: Final = "finished"  # in the directory of an upload
-PIN_S: Final = 600.0  # between hearing that a copy is there and the change that says so
+PIN_S: Final = 600.0  # from the answer that a copy is here to the change that says so
 
 
 def is_within(blobs: BlobStore, sha256: str, period_s: float, *, at_s: float) -> bool:
-    """Whether the blob came here or was affirmed less than `period_s` from `at_s` (since the epoch).
+    """Return whether the blob arrived or was affirmed less than `period_s` from `at_s` (since the epoch).
 
-    Before or after: a clock that was set back keeps nothing for ever. Blocks; raises FilestoreError.
+    The distance counts in both directions, so a clock that was set back keeps no blob for ever. Blocks;
+    raises FilestoreError.
     """
     try:
         return abs(at_s - blobs.affirmed_at_s(sha256)) < period_s

@@ -14,10 +14,10 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PlacingLock:
-    """A context manager; blocks until it is had. The kernel frees it when a process dies."""
+    """A context manager that blocks until it has the lock. The kernel frees it when a process dies."""
 
     def __init__(self, directory: int) -> None:
-        """`directory`: a descriptor of where the lock's file lies. Raises OSError."""
+        """Open the file of the lock in `directory`, a descriptor. Raises OSError."""
         self._threads = threading.Lock()
         self._descriptor = os.open(LOCK_NAME, _FLAGS, 0o600, dir_fd=directory)
 
@@ -38,5 +38,5 @@ class PlacingLock:
             self._threads.release()
 
     def close(self) -> None:
-        """Gives the file back. While nobody is inside."""
+        """Close the file. No thread may be inside."""
         os.close(self._descriptor)

@@ -39,7 +39,7 @@ _NAME = "quarantine"  # of its directory, among those that could not be synced
 AREA, QUARANTINED = (
     "quarantine",
     "kept",
-)  # areas of `PoisonItems`: what cannot be looked at; put back or purged
+)  # areas of `PoisonItems`: files that cannot be examined, restored or purged
 
 
 class Quarantine:
@@ -56,11 +56,12 @@ class Quarantine:
         *,
         unless: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Takes the blob out of service and keeps it aside; False if it was not there.
+        """Move the blob to quarantine; return False if it was not there.
 
-        With `damage` only the file that was found damaged: another that has taken its place since stays, and
-        that is False too; so it is when `unless` says so, which is asked while nothing comes or goes. Raises
-        FilestoreError when the disk refuses: asked again, what is moved already is made durable.
+        With `damage`, only the file that was found damaged is moved: if another file has its place now, that
+        stays, and the result is False. The result is also False if `unless` returns True; it is called while
+        no blob is placed or removed. Raises FilestoreError if the disk refuses. Calling it again makes an
+        earlier move durable.
         """
         require_sha256(sha256)
         try:
@@ -68,7 +69,7 @@ class Quarantine:
                 if unless():
                     return False
                 if self._take_packed(found, damage):
-                    return True  # else it came again meanwhile, or somebody was told that it is here
+                    return True  # otherwise the blob arrived again meanwhile, or was affirmed
             with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
                 try:
                     facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
@@ -81,7 +82,7 @@ class Quarantine:
                 with suppress(FileNotFoundError):
                     name = sha256 + SIDECAR
                     if damage is not None and damage.is_other_content:
-                        os.unlink(name, dir_fd=leaf)  # it would vouch for that content
+                        os.unlink(name, dir_fd=leaf)  # the sidecar would vouch for that content
                     else:
                         os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
                 self._blobs.forget(sha256)
@@ -93,7 +94,7 @@ class Quarantine:
         return True
 
     def names(self) -> list[tuple[str, int]]:
-        """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
+        """Return the names in quarantine, ascending, each with the time of its move in ms since the epoch."""
         poison, names, found = self._blobs.poison, list[str](), list[tuple[str, int]]()
         with poison.skipping(AREA, ""):
             names = sorted(filter(is_sha256, os.listdir(self._directory)))
@@ -106,19 +107,22 @@ class Quarantine:
         return found
 
     def changed_at_ns(self) -> int:
-        """When something came or went, since the epoch; 0 where the disk does not tell. Costs no listing."""
+        """Return when a file was last moved in or out, since the epoch; 0 if the disk does not report it.
+
+        Lists nothing.
+        """
         try:
             return os.fstat(self._directory).st_mtime_ns
         except OSError:
             return 0
 
     def look_again(self) -> None:
-        """At what could not be looked at."""
+        """Try again the files that could not be examined."""
         if self._blobs.poison.names(AREA):
             self.names()
 
     def purge(self, sha256: str) -> bool:
-        """Deletes the blob from quarantine for good, durably; False if it was not there.
+        """Delete the blob from quarantine for good, durably; return False if it was not there.
 
         Raises FilestoreError.
         """
@@ -148,17 +152,17 @@ class Quarantine:
         return found
 
     def _packed(self, sha256: str, damage: BlobDamaged | None) -> PackedBlob | None:
-        """The record to take, if there is one. Raises OSError."""
+        """Return the record to move to quarantine, or None. Raises OSError."""
         for found in self._blobs.packed.copies(sha256):
             if damage is None or damage.file == identity_of(found):
                 return found
         return None
 
     def _take_packed(self, found: PackedBlob, damage: BlobDamaged | None) -> bool:
-        """Copies a record as it lies there, and has it count no more. Raises OSError.
+        """Copy a record as it is on the disk, and remove it from the pack. Raises OSError.
 
-        A crash between the two leaves both; where it came again meanwhile nothing stays here. Of a pack that
-        is not there, or too short, there is nothing to copy.
+        A crash between the two leaves both. If the blob arrived again meanwhile, no copy stays here.
+        Nothing is copied from a pack that is missing or too short.
         """
         blobs, sha256 = self._blobs, found.sha256.hex()
         raw = blobs.packed.read_damaged(found)
@@ -170,7 +174,8 @@ class Quarantine:
             with blobs.placing:
                 self._remove(sha256)
                 os.rename(content, sha256, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
-                if damage is None or not damage.is_other_content:  # else it would vouch for that content
+                # Otherwise the sidecar would vouch for that content.
+                if damage is None or not damage.is_other_content:
                     name = sha256 + SIDECAR
                     os.rename(sidecar, name, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
             blobs.syncs.sync(blobs.disk, self._directory, _NAME)
@@ -190,7 +195,7 @@ class Quarantine:
         return is_gone
 
     def _open_packed(self, sha256: str) -> "QuarantinedBlob | None":
-        """The record that is out of service and still in its place."""
+        """Open the record that is out of service and still in its place."""
         for found in self._blobs.packed.copies(sha256):
             if self._blobs.out_of_service.covers_packed(sha256, identity_of(found)):
                 descriptor = in_memory(self._blobs.packed.read_damaged(found))
@@ -203,7 +208,7 @@ class Quarantine:
             facts = os.stat(sha256, dir_fd=directory, follow_symlinks=False)
             if not stat.S_ISREG(facts.st_mode):
                 return None
-            if not facts.st_mode & stat.S_IRUSR:  # somebody has taken the right to read away
+            if not facts.st_mode & stat.S_IRUSR:  # another program has removed the permission to read
                 os.chmod(sha256, 0o400, dir_fd=directory)
             descriptor = os.open(sha256, READ_FLAGS, dir_fd=directory)
         except OSError:
@@ -215,23 +220,24 @@ class Quarantine:
         return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, sums, is_moved=is_moved)
 
     def _is_moved_anew(self, sha256: str, leaf: int) -> bool:
-        """Whether an earlier move was not durable, and is now. Raises OSError."""
+        """Make an earlier move durable that was not; return whether there was one. Raises OSError."""
         syncs = self._blobs.syncs
         if not (syncs.is_due(_NAME) or syncs.is_due(sha256[:4])):
             return False
         self._sync(sha256, leaf)
-        os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)  # FileNotFoundError: it was none
+        # FileNotFoundError: the file was not moved
+        os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)
         return True
 
     def _sync(self, sha256: str, leaf: int) -> None:
         blobs = self._blobs
         try:
             blobs.syncs.sync(blobs.disk, self._directory, _NAME)
-        finally:  # each remembers for itself that it has failed
+        finally:  # each call remembers its own failure
             blobs.syncs.sync(blobs.disk, leaf, sha256[:4])
 
     def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
-        """Whether what lies under the name is what was found damaged."""
+        """Return whether the file under the name is the one that was found damaged."""
         if damage.file is not None:
             return damage.file == (facts.st_dev, facts.st_ino)
         return not self._blobs.has(damage.sha256)
@@ -257,8 +263,7 @@ def _sums(sha256: str, directory: int) -> SegmentSums | None:
 class QuarantinedBlob:
     """A file in quarantine that is being read, piece by piece.
 
-    The reading shows whether it is what its name says, and which of its segments are not what their checksums
-    say.
+    The reading shows whether the content matches its name, and which segments do not match their checksums.
     """
 
     def __init__(
@@ -271,7 +276,10 @@ class QuarantinedBlob:
         *,
         is_moved: bool = True,
     ) -> None:
-        """`sums`: what its sidecar says. `is_moved`: it lies in quarantine, and not in its place still."""
+        """Begin to read a file with these checksums of its sidecar.
+
+        `is_moved`: the file is in quarantine. Otherwise it is still in its original place.
+        """
         self._blobs = blobs
         self._directory = directory
         self._sha256 = sha256
@@ -281,15 +289,15 @@ class QuarantinedBlob:
         self._unreadable: set[int] = set()  # segments
         self.sums = sums
         self._is_moved = is_moved
-        self.offset = 0  # so much was read
+        self.offset = 0  # this many bytes were read
         facts = os.fstat(descriptor)
         self.size_bytes = facts.st_size
-        self.identity = facts.st_ino, facts.st_ctime_ns  # another once anything was done to the file
+        self.identity = facts.st_ino, facts.st_ctime_ns  # changes with any change of the file
 
     def read(self, size_bytes: int) -> None:
-        """Reads so many more, in whole segments.
+        """Read this many more bytes, in whole segments.
 
-        What the medium does not give counts as wrong. Raises FilestoreError.
+        Bytes that the medium does not return count as wrong. Raises FilestoreError.
         """
         stop = min(self.offset + size_bytes, self.size_bytes)
         while self.offset < stop:
@@ -300,7 +308,7 @@ class QuarantinedBlob:
         return read_segment(self._fd, index, self.size_bytes)
 
     def wrong_spans(self) -> list[Span]:
-        """The bytes that are known to be wrong here, of what was read; all that is missing at the end too."""
+        """Return the spans that are known to be wrong so far, and at the end all that are missing."""
         if self.sums is None:
             wrong = sorted(self._unreadable)
         else:
@@ -321,14 +329,14 @@ class QuarantinedBlob:
         return spans.spans
 
     def put_back(self) -> bool:
-        """Puts what was read to its end into service again, durably; False when it is not what it should be.
+        """Put a file that was read to its end into service again, durably; return False if it is not sound.
 
         Raises FilestoreError.
         """
         if self.offset != self.size_bytes or self._unreadable or self._whole.hexdigest() != self._sha256:
             return False
         sums = SegmentSums(self.size_bytes, bytes(self._digests))
-        if not self._is_moved:  # the disk could not read it then
+        if not self._is_moved:  # the disk could not read the file in its place
             return self.sums == sums and self._blobs.reinstate(self._sha256)
         try:
             named = os.stat(self._sha256, dir_fd=self._directory, follow_symlinks=False)
@@ -346,11 +354,11 @@ class QuarantinedBlob:
         return True
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
     def _read_segment(self) -> None:
-        """The next one."""
+        """Read the next segment."""
         index = self.offset // SEGMENT_BYTES
         content = self.read_segment(index)
         if content is None:

@@ -1,11 +1,12 @@
 """Verify bytes on disk: checksums of blobs and their segments, verified reading, upload records.
 
-A finished blob has a sidecar with its size and one checksum per segment. A segment is read and compared the
-first time that it is wanted since start, and again after an hour or any change of the file; in between it is
-trusted (`node/storage/verified_segments.py`, which also says what that leaves unnoticed).
+A finished blob has a sidecar with its size and one checksum per segment. A segment is read and compared when
+it is first needed after a start, and again after an hour or any change of the file. In between it is trusted
+(`node/storage/verified_segments.py`, which also says what this misses).
 
-Checksums and bytes may fit each other and lie under a wrong name. Content of one segment is compared with its
-name too before it is sent; of more the scrub alone reads all, and a size that is not the log's is noticed.
+Checksums and bytes may match each other under a wrong name. Content of one segment is therefore also compared
+with its name before it is sent. Of larger content only the scrub reads all, and a size that differs from that
+in the log is noticed.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from node.storage.verified_segments import FileIdentity, TrustedSegments
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 DIGEST_BYTES = 8  # one XXH3 of 64 bits, in its canonical, big-endian form
-READ_BYTES = 256 * 1024  # one read while hashing: it stays in the processor's cache between read and hash
+READ_BYTES = 256 * 1024  # per read while hashing: the bytes stay in the processor's cache in between
 VERSION = 1
 
 _MAGIC = b"FSTSUMS\0"
@@ -35,7 +36,7 @@ _FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
 _FINISHED_MAGIC = b"FSTDONE\0"
 FINISHED_BYTES = _FINISHED.size + CRC_BYTES
 _TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
-_NAME = -1  # in place of a segment's number: that the whole is what its name says
+_NAME = -1  # in place of a segment's number: the whole content matches its name
 
 
 class BlobMissing(Exception):
@@ -47,12 +48,11 @@ class BlobMissing(Exception):
 
 
 class BlobDamaged(Exception):
-    """This disk has something under the blob's name that is not the blob: use another replica, and repair.
+    """The file or record under the blob's name is not the blob: use another replica, and repair.
 
-    `file` is the (device, inode) of the file that was found damaged, or the (pack, offset) of the record,
-    None when it could not be opened; `segment` the segment that does not match its checksum, None when
-    something else is wrong;
-    `is_other_content`: all segments match, and the whole is not what the name says.
+    `file` is the (device, inode) of the damaged file, or the (pack, offset) of the record; None if it could
+    not be opened. `segment` is the segment that does not match its checksum; None for another fault.
+    `is_other_content`: all segments match, but the whole does not match the name.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SidecarInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FinishedBlob:
-    """Content that lies under its name, durable."""
+    """Content that is durable under its name."""
 
     sha256: str
     size_bytes: int
@@ -86,7 +86,7 @@ class FinishedBlob:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSums:
-    """A blob's size and its checksums: n x 8 bytes, n = segments, the last of which may be short."""
+    """The size of a blob and its checksums: n x 8 bytes for n segments. The last segment may be short."""
 
     size_bytes: int
     digests: bytes
@@ -96,13 +96,13 @@ class SegmentSums:
         assert len(self.digests) == segment_count(self.size_bytes) * DIGEST_BYTES
 
     def digest(self, index: int) -> bytes:
-        """The checksum of segment `index`, 8 bytes."""
+        """Return the checksum of segment `index`, 8 bytes."""
         return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A hasher's state after `size_bytes`, to come back to."""
+    """The state of a hasher after `size_bytes`, to restore later."""
 
     size_bytes: int
     sha256: "hashlib._Hash"
@@ -113,29 +113,35 @@ class Checkpoint:
 class SegmentHasher:
     """Hashes a stream once for both: sha256 of all of it, XXH3 of each segment. For one thread at a time.
 
-    On request MD5 of all of it too: what emulators know their images by. It proves nothing here.
+    On request also MD5 of all of it, as emulators identify their images by it. MD5 proves nothing here.
     """
 
     def __init__(self, *, with_md5: bool = False) -> None:
         self._sha256 = hashlib.sha256()
         self._md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
         self._segment = xxhash.xxh3_64()
-        self._digests = bytearray()  # of whole segments only
+        self._digests = bytearray()  # of whole segments
         self.size_bytes = 0
 
     def update(self, buffer: Octets) -> None:
-        """Takes the next bytes; large buffers are hashed without the interpreter's lock, and never copied."""
+        """Process the next bytes.
+
+        Large buffers are hashed without the interpreter's lock, and never copied.
+        """
         self.update_sums(buffer)
         self.update_md5([buffer])
 
     def update_md5(self, buffers: Sequence[Octets]) -> None:
-        """Takes the next bytes for MD5 only, if it was asked for: the rest of `update`, in any thread."""
+        """Process the next bytes for MD5, if it was requested:
+
+        the second half of `update`, for any thread.
+        """
         if self._md5 is not None:
             for buffer in buffers:
                 self._md5.update(buffer)
 
     def update_sums(self, buffer: Octets) -> None:
-        """Takes the next bytes for all but MD5, which has to get them too."""
+        """Process the next bytes for all hashes but MD5: the first half of `update`."""
         view = memoryview(buffer)
         self._sha256.update(view)
         position = 0
@@ -151,16 +157,16 @@ class SegmentHasher:
 
     @property
     def whole_segments(self) -> int:
-        """How many segments are complete, whose checksums it holds."""
+        """Return how many segments are complete, so that this object has their checksums."""
         return len(self._digests) // DIGEST_BYTES
 
     @property
     def with_md5(self) -> bool:
-        """Whether MD5 was asked for."""
+        """Return whether MD5 was requested."""
         return self._md5 is not None
 
     def sha256(self) -> str:
-        """The hash of everything so far, 64 lower-case hexadecimal digits."""
+        """Return the hash of everything so far, 64 lower-case hexadecimal digits."""
         return self._sha256.hexdigest()
 
     def md5(self) -> str:
@@ -168,17 +174,17 @@ class SegmentHasher:
         return self._md5.hexdigest() if self._md5 is not None else ""
 
     def sums(self) -> SegmentSums:
-        """The checksums so far; those of whole segments will not change."""
+        """Return the checksums so far; those of whole segments will not change."""
         partial = self._segment.digest() if self.size_bytes % SEGMENT_BYTES else b""
         return SegmentSums(self.size_bytes, bytes(self._digests) + partial)
 
     def checkpoint(self) -> Checkpoint:
-        """The present state; it stays valid while the stream goes on."""
+        """Return the present state; it stays valid when more bytes are hashed."""
         md5 = self._md5.copy() if self._md5 is not None else None
         return Checkpoint(self.size_bytes, self._sha256.copy(), self._segment.copy(), md5)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Back to an earlier state of this same stream."""
+        """Return to an earlier state of this stream."""
         assert checkpoint.size_bytes <= self.size_bytes
         self._sha256 = checkpoint.sha256.copy()
         self._segment = checkpoint.segment.copy()
@@ -187,7 +193,7 @@ class SegmentHasher:
         self.size_bytes = checkpoint.size_bytes
 
     def update_from(self, descriptor: int, stop: int) -> None:
-        """Hashes a file from where this stream stands to `stop`. Raises OSError; EOFError if it is short."""
+        """Hash a file from the position of this stream to `stop`. Raises OSError; EOFError if it is short."""
         buffer = memoryview(bytearray(READ_BYTES))
         while self.size_bytes < stop:
             wanted = buffer[: min(READ_BYTES, stop - self.size_bytes)]
@@ -198,22 +204,22 @@ class SegmentHasher:
 
 
 def segment_count(size_bytes: int) -> int:
-    """How many segments content of that size has; none if it is empty."""
+    """Return how many segments content of this size has; none if it is empty."""
     return -(-size_bytes // SEGMENT_BYTES)
 
 
 def sidecar_bytes(size_bytes: int) -> int:
-    """The size of the sidecar of a blob of `size_bytes`."""
+    """Return the size of the sidecar of a blob of `size_bytes`."""
     return _HEADER.size + segment_count(size_bytes) * DIGEST_BYTES + CRC_BYTES
 
 
 def encode_sidecar(sums: SegmentSums) -> bytes:
-    """The sidecar: header, checksums, CRC-32 of both; integers are little-endian."""
+    """Encode the sidecar: header, checksums, CRC-32 of both; integers are little-endian."""
     return with_crc(_HEADER.pack(_MAGIC, VERSION, SEGMENT_BYTES, sums.size_bytes) + sums.digests)
 
 
 def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
-    """The sums in the sidecar of a blob whose file has `size_bytes`. Raises SidecarInvalid."""
+    """Return the sums in the sidecar of a blob whose file has `size_bytes`. Raises SidecarInvalid."""
     if len(raw) != sidecar_bytes(size_bytes):
         raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not match a file of {size_bytes}")
     body = without_crc(raw)
@@ -228,7 +234,7 @@ def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
 
 
 def decode_sidecar_alone(raw: bytes) -> SegmentSums:
-    """The sums in a sidecar of a blob whose size only the sidecar tells. Raises SidecarInvalid."""
+    """Return the sums in a sidecar of a blob whose file is unknown. Raises SidecarInvalid."""
     if len(raw) < _HEADER.size:
         raise SidecarInvalid(f"a sidecar has more than {len(raw)} bytes")
     *_, size_bytes = _HEADER.unpack_from(raw)
@@ -263,14 +269,14 @@ class WholeRead:
 
 
 def segment_digest(content: Octets) -> bytes:
-    """The checksum of a segment, DIGEST_BYTES."""
+    """Return the checksum of a segment, DIGEST_BYTES long."""
     return xxhash.xxh3_64(content).digest()
 
 
 def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
-    """Segment `index` of a file of that size as it lies there, whatever it is.
+    """Return segment `index` of a file of that size as it is on the disk, unverified.
 
-    It is None when there is no such segment, or the medium does not give it. Blocks. Raises FilestoreError.
+    Return None if there is no such segment, or the medium does not return it. Blocks. Raises FilestoreError.
     """
     start = index * SEGMENT_BYTES
     wanted = min(SEGMENT_BYTES, size_bytes - start)
@@ -280,7 +286,7 @@ def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
         found = os.pread(descriptor, wanted, start)
     except OSError as error:
         if error.errno in MEDIUM_ERRORS:
-            return None  # to a reader it is the same as wrong bytes
+            return None  # readers treat this like wrong bytes
         raise storage_error(error) from error
     return found if len(found) == wanted else None
 
@@ -296,7 +302,7 @@ class OpenBlob:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the content."""
+        """Return the size of the content."""
         return self.sums.size_bytes
 
     def state(self) -> object:
@@ -310,19 +316,19 @@ class OpenBlob:
         return facts.st_ctime_ns, facts.st_nlink, facts.st_size, facts.st_mtime_ns
 
     def is_here(self) -> bool:
-        """Whether it is in its place still. Blocks; False for what the disk says nothing about."""
-        return True  # a file tells by its state
+        """Return whether the file is still in its place; False if the disk does not answer. Blocks."""
+        return True  # `state` shows whether the file has changed
 
     def is_cached(self, start: int, stop: int) -> bool:
-        """Whether these bytes are read without waiting for the disk, as far as that can be told."""
+        """Return whether these bytes can probably be read without waiting for the disk."""
         return is_cached(self.fd, start, stop)
 
     def read_cached(self, start: int, size_bytes: int) -> bytes:
-        """These bytes if `is_cached` has them, else b"". For little at a time."""
+        """Return these bytes if `is_cached` says so, otherwise b"". For few bytes at a time."""
         return read_cached(self.fd, start, size_bytes)
 
     def read_now(self, start: int, buffer: memoryview) -> int:
-        """Fill the buffer from `start` on as far as nothing has to be waited for: how many bytes."""
+        """Fill the buffer from `start` on as far as possible without waiting; return how many bytes."""
         return read_now(self.fd, start, buffer)
 
     def segment_range(self, index: int) -> tuple[int, int]:
@@ -331,15 +337,15 @@ class OpenBlob:
         return start, min(start + SEGMENT_BYTES, self.size_bytes)
 
     def begin(self) -> WholeRead:
-        """All of it is going to be read: every segment by `verify_segment`, then `require_name`."""
+        """Begin to read all of the blob: every segment by `verify_segment`, then `require_name`."""
         return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
 
     def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
-        """Reads segment `index` and compares it; False also if the medium fails.
+        """Read segment `index` and compare it; return False also if the medium fails.
 
         Blocks. Raises FilestoreError.
 
-        `whole` is shown the bytes too.
+        `whole` receives the bytes too.
         """
         assert 0 <= index < segment_count(self.size_bytes)
         start, stop = self.segment_range(index)
@@ -351,7 +357,7 @@ class OpenBlob:
                 count = os.preadv(self.fd, [wanted], start)
             except OSError as error:
                 if error.errno in MEDIUM_ERRORS:
-                    return False  # to a reader it is the same as wrong bytes
+                    return False  # readers treat this like wrong bytes
                 raise storage_error(error) from error
             if count == 0:
                 return False
@@ -372,18 +378,18 @@ class OpenBlob:
         return is_sound
 
     def require_name(self, whole: WholeRead) -> None:
-        """Raises BlobDamaged when what was read is other content.
+        """Raise BlobDamaged if the content that was read does not match the name.
 
-        Checksums and bytes may fit each other and lie under a wrong name.
+        Checksums and bytes may match each other under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
             raise self.damaged("has other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
-        """All that was read is sound, the name too.
+        """Trust all that was read: every segment is sound, and the content matches its name.
 
-        `has_its_name` and `verify_range` know it from now on, as of when the reading began. Of a large blob
-        the name alone is trusted: the rest would crowd others out.
+        From now on `has_its_name` and `verify_range` use that, dated from the beginning of the reading. For a
+        large blob only the name is trusted: its segments would evict those of other blobs.
         """
         if not whole.identity.is_settled(whole.at_ns):
             return
@@ -393,14 +399,14 @@ class OpenBlob:
             self._trusted.add(self.sha256, index, whole.identity, age_s=age_s)
 
     def has_its_name(self) -> bool:
-        """Whether the file as it is now was found within TRUSTED_S to be what its name says."""
+        """Return whether the unchanged file was found to match its name within TRUSTED_S."""
         return self._trusted.contains(self.sha256, _NAME, FileIdentity.of(self.fd))
 
     def verify_range(self, start: int, stop: int) -> None:
-        """Makes sure that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.
+        """Verify that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.
 
-        Reads only segments that were not found sound within TRUSTED_S in the file as it is now: before each
-        segment the file is looked at again.
+        Segments that were found sound within TRUSTED_S are not read, if the file has not changed, which is
+        checked before each segment.
         """
         assert 0 <= start <= stop <= self.size_bytes
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
@@ -423,15 +429,15 @@ class OpenBlob:
             self.require_name(whole)
 
     def require_size(self, size_bytes: int) -> None:
-        """Raise BlobDamaged if the log names another size: then the file has another one's place."""
+        """Raise BlobDamaged if the log has another size: then this is the file of another blob."""
         if self.size_bytes != size_bytes:
             why = f"has {self.size_bytes} bytes instead of the recorded {size_bytes}"
             raise self.damaged(why, is_other_content=True)
 
     def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
-        """Whether `verify_range` would have nothing to read. Blocks for no disk.
+        """Return whether `verify_range` would read nothing. Never waits for a disk.
 
-        `identity` is that of the file as it is now, from who has just looked.
+        `identity`: the present identity of the file, if the caller just read it.
         """
         found = identity or FileIdentity.of(self.fd)
         if 0 <= start < stop <= SEGMENT_BYTES:
@@ -446,7 +452,7 @@ class OpenBlob:
         return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
 
     def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
-        """The error to raise about this file, of which nothing is trusted any more."""
+        """Return the error to raise about this file; no segment of it is trusted any more."""
         self._trusted.forget(self.sha256)
         return BlobDamaged(
             self.sha256, why, file=self.identity(), segment=segment, is_other_content=is_other_content
@@ -458,7 +464,7 @@ class OpenBlob:
         return facts.st_dev, facts.st_ino
 
     def close(self) -> None:
-        """Gives the descriptor back; again is harmless."""
+        """Close the descriptor. May be called twice."""
         descriptor, self.fd = self.fd, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -473,7 +479,7 @@ class OpenBlob:
 
 
 def md5_of(blob: OpenBlob) -> str:
-    """The MD5 of all of it, 32 lower-case hexadecimal digits. Blocks. Raises BlobDamaged, Internal."""
+    """Return the MD5 of all of it, 32 lower-case hexadecimal digits. Blocks. Raises BlobDamaged, Internal."""
     hasher = SegmentHasher(with_md5=True)
     try:
         hasher.update_from(blob.fd, blob.size_bytes)

@@ -1,12 +1,12 @@
-"""Blobs that came and that the log has not been seen to know. Shared by the store and orphans.
+"""Blobs that arrived and that the log may not know. Shared by the store and orphans.
 
     DIR/unclaimed/SHA256   empty; its time is that of the last arrival
 
-A note is left before a blob gets its name, whoever brings it: an upload that ends here, a copy of another
-node, a pull; of a packed blob it lies in the index of the packs. The completion that was to claim it may be
-refused, or its process killed: then nothing else says that the blob is here for nothing.
-`node/custody/orphans.py` asks the log, and takes notes away. They survive the process and are not synced:
-what a power cut takes is found by the comparison with the log (`node/custody/compare.py`). All calls block.
+Before a blob gets its name, a note is left: for a finished upload, a copy from another node or a pull. The
+note of a packed blob is in the index of the packs. If the completion that was to claim the blob is rejected,
+or its process is killed, only the note says that the blob is not needed. `node/custody/orphans.py` asks the
+log and removes notes. They survive the process and are not synced: the comparison with the log
+(`node/custody/compare.py`) finds what a power cut takes. All calls block.
 """
 
 import os
@@ -25,7 +25,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A blob came; `at_ns` since the epoch, of the last time."""
+    """A note that a blob arrived; `at_ns`: when it last did, since the epoch."""
 
     sha256: str
     at_ns: int
@@ -34,7 +34,7 @@ class Note:
 def note_unclaimed(directory: int, sha256: str) -> None:
     """Leave a note before the blob is put into place.
 
-    A disk that takes no note takes no blob, or is no reason to refuse one.
+    If the disk accepts no note, it accepts no blob either, or the note is not needed.
     """
     with suppress(OSError):
         descriptor = os.open(sha256, _FLAGS, 0o600, dir_fd=directory)
@@ -45,14 +45,14 @@ def note_unclaimed(directory: int, sha256: str) -> None:
 
 
 class UnclaimedBlobs:
-    """The notes of one store. Raises FilestoreError, from every call, when the disk refuses."""
+    """The notes of one store. Each call raises FilestoreError if the disk refuses."""
 
     def __init__(self, directory: int, packed: PackedBlobs) -> None:
-        """`directory`: a descriptor of that of the notes."""
+        """Use the notes in `directory`, a descriptor."""
         self._directory, self._packed = directory, packed
 
     def some(self, limit: int) -> list[Note]:
-        """At most `limit` of them, of files and of packed blobs."""
+        """Return up to `limit` of them, of files and of packed blobs."""
         try:
             with os.scandir(self._directory) as entries:
                 found = list(islice(_notes(entries), limit))
@@ -61,11 +61,11 @@ class UnclaimedBlobs:
             raise storage_error(error) from error
 
     def is_latest(self, note: Note) -> bool:
-        """Whether the blob has not come once more."""
+        """Return whether the blob has not arrived again."""
         return note.at_ns in self._times(note.sha256)
 
     def forget(self, note: Note) -> None:
-        """Take the note away, unless the blob has come once more."""
+        """Remove the note, unless the blob has arrived again."""
         try:
             self._packed.forget_unclaimed(note.sha256, note.at_ns)
             if note.at_ns in self._times(note.sha256):
@@ -74,12 +74,12 @@ class UnclaimedBlobs:
             raise storage_error(error) from error
 
     def forget_all(self, sha256: str) -> None:
-        """Take the notes of a blob away, whenever it came. Raises OSError."""
+        """Remove the notes of a blob, of any time. Raises OSError."""
         for at_ns in self._times(sha256):
             self.forget(Note(sha256, at_ns))
 
     def _times(self, sha256: str) -> set[int]:
-        """When it came, by the notes that there are."""
+        """Return when the blob arrived, according to its notes."""
         try:
             packed_at_ns = self._packed.unclaimed_at_ns(sha256)
             found = set() if packed_at_ns is None else {packed_at_ns}
@@ -92,6 +92,6 @@ class UnclaimedBlobs:
 
 def _notes(entries: Iterator[os.DirEntry[str]]) -> Iterator[Note]:
     for entry in entries:
-        with suppress(OSError):  # it may just have gone
+        with suppress(OSError):  # the note may just have been removed
             if is_sha256(entry.name) and entry.is_file(follow_symlinks=False):
                 yield Note(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns)

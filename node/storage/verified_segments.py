@@ -1,9 +1,9 @@
-"""Which segments of which files were found sound lately, so that they need not be read twice.
+"""Segments of files that were found sound lately, so that they need not be read twice.
 
-Trust belongs to a file as it was when it was read: device, inode, size and times of change. Whatever writes
-to the file, or puts another in its place, changes one of them, and the trust is gone. What changes none of
-them is rot of the medium below the file system: within TRUSTED_S it goes unnoticed. That is the price of
-serving at the speed of the page cache, which would not show such rot either.
+Trust applies to a file as it was when it was read: device, inode, size and times of change. Any write to the
+file, or another file in its place, changes one of them and ends the trust. Damage of the medium below the
+file system changes none: it stays unnoticed for TRUSTED_S. This is the price of serving at the speed of the
+page cache, which would hide such damage as well.
 """
 
 import os
@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-TRUSTED_S = 3600.0  # how long a segment that was found sound is not read again
+TRUSTED_S = 3600.0  # for this time a sound segment is not read again
 TRUSTED_SEGMENTS_MAX = 65_536  # 256 GiB of content, in about 10 MB of memory
-# The kernel stamps changes by a clock that ticks every 1 to 10 ms: two changes within a tick look like one.
+# The kernel dates changes by a clock that ticks every 1 to 10 ms: two changes within a tick have the same
+# time.
 SETTLED_NS = 20_000_000
 
 
@@ -32,12 +33,12 @@ class FileIdentity:
 
     @classmethod
     def of(cls, descriptor: int) -> Self:
-        """The open file as it is now. Raises OSError."""
+        """Return the present identity of the open file. Raises OSError."""
         facts = os.fstat(descriptor)
         return cls(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
     def is_settled(self, at_ns: int) -> bool:
-        """Whether a change after `at_ns` would show."""
+        """Return whether a change after `at_ns` would be visible."""
         return abs(at_ns - self.changed_at_ns) > SETTLED_NS
 
 
@@ -62,7 +63,7 @@ class TrustedSegments:
         self._count = 0
 
     def contains(self, sha256: str, index: int, identity: FileIdentity) -> bool:
-        """Whether the segment was found sound within TRUSTED_S; a file that is another now is forgotten."""
+        """Return whether the segment was found sound within TRUSTED_S. Forgets a file that has changed."""
         with self._lock:
             blob = self._blobs.get(sha256)
             if blob is None:
@@ -71,13 +72,13 @@ class TrustedSegments:
                 if blob.identity != identity:
                     self._drop(sha256)
                     return False
-                blob.identity = identity  # who asks again mostly asks with the same object
+                blob.identity = identity  # the next caller often has the same object
             self._blobs.move_to_end(sha256)
             found_at_s = blob.found_at_s.get(index)
             return found_at_s is not None and self._clock() - found_at_s < TRUSTED_S
 
     def add(self, sha256: str, index: int, identity: FileIdentity, *, age_s: float = 0.0) -> None:
-        """Notes that the segment was sound so long ago; `identity` is the file's from before it was read."""
+        """Record that the segment was sound `age_s` ago; `identity` was read from the file before that."""
         with self._lock:
             blob = self._blobs.get(sha256)
             if blob is None or blob.identity != identity:
@@ -90,7 +91,7 @@ class TrustedSegments:
                 self._forget_one()
 
     def forget(self, sha256: str) -> None:
-        """The file under that name is not the one that was read."""
+        """Forget the file with that name, as it was replaced."""
         with self._lock:
             self._drop(sha256)
 

@@ -1,26 +1,28 @@
 """The chain of an upload at the node that holds it: which members are linked, and what is durable where.
 
 Client → holder → first member → second: each has its own copy of the bytes in its own file, and a link tails
-that file (`node/uploads/chain_link.py`). What holds whenever a client is told an offset:
+that file (`node/uploads/chain_link.py`). These statements hold whenever an offset is reported to a client:
 
 1. The holder and write_quorum - 1 members have that many bytes durably, and the log says so, with their
-   sha256: `RecordProgress`, which the log takes from the holder of the present epoch only.
-2. A member's bytes are a prefix of the holder's, proved by sha256 when the link begins; it never goes below
-   what the log says, since the holder tells the log first when bytes are to be dropped (`RewindUpload`).
+sha256: `RecordProgress`, which the log accepts only from the holder of the present epoch.
+
+2. A member's bytes are a prefix of the holder's, proved by sha256 when the link begins. It never goes below
+the offset in the log, since the holder tells the log before bytes are dropped (`RewindUpload`).
+
 3. Within an epoch the holder's own file never shrinks below what it has proposed to the log.
 
-So of whoever the log names, every node of that quorum can go on at that offset when the holder is lost
+So if the holder is lost, every other node of that quorum can resume at that offset
 (`node/uploads/succession.py`).
 
-A member that fails or stalls is linked around: what was behind it is linked to the holder. It is tried again
-after RETRY_S and catches up from the file. With fewer members than the write quorum needs, nodes outside the
-placement stand in, and as well for members that drain. The holder alone decides this; members only tell what
-they lost.
+If a member fails or stalls, the holder links directly to the members behind it. It is tried again after
+RETRY_S and catches up from the file. If there are fewer members than the write quorum needs, or members
+drain, nodes outside the placement stand in. The holder alone decides this; members only report what they
+lost.
 
-A member that did not answer lately (`node/peer/client.py`) has a link of its own from the beginning, so
-nobody is behind it, others stand in for it at once, and nothing waits for it. So a node that hangs costs one
-request SILENCE_S, or STALL_S where it speaks and takes nothing, whatever the size, and the ones after it
-nothing.
+A member that did not answer lately (`node/peer/client.py`) has a link of its own from the beginning, so no
+other member is behind it, others stand in for it at once, and nothing waits for it. So a node that hangs
+costs one request SILENCE_S, or STALL_S if it answers but accepts nothing, for an upload of any size. Later
+requests lose no time.
 """
 
 import asyncio
@@ -40,12 +42,12 @@ from runtime.time_limits import PATIENCE_S, bounded_s, moved
 from runtime.wording import counted
 
 RETRY_S = 5.0  # before a member that failed is tried again
-LACKING_S = PATIENCE_S  # without a write quorum of members: one that hangs is passed over in this time
-AGREEING_S = 20.0  # the same while this node hashes what it has: what is hashed by then is not hashed again
-FUTILE_MAX = 2  # failures of a member that got no further by it, before it counts for nothing till it does
-UNHEARD_S = 1.0  # without a write quorum, before others stand in for members that are silent
+LACKING_S = PATIENCE_S  # without a write quorum of members; one that hangs is skipped within this time
+AGREEING_S = 20.0  # the same while this node hashes its bytes; they are not hashed again
+FUTILE_MAX = 2  # failures of a member without progress; then it does not count until it makes some
+UNHEARD_S = 1.0  # without a write quorum, before others stand in for silent members
 POLL_S = 0.5
-GRACE_S = 1.0  # without progress, for members that are not needed any more for the write quorum
+GRACE_S = 1.0  # without progress, for members that the write quorum no longer needs
 BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
 SUBSTITUTES_MAX = 4
 SHOWN_MAX = 5  # names in a message
@@ -68,10 +70,10 @@ class Chain:
         placement: Sequence[str],
         needed: int | None = None,
     ) -> None:
-        """Make a chain; only members named in `needed` must have the bytes, these and no others.
+        """Create a chain to the members of `placement`.
 
-        By default as many must have them as the write quorum asks for, and others stand in for those that
-        fail.
+        `needed`: how many of them must have the bytes, and no others stand in. By default the write quorum
+        sets that number, and other nodes stand in for failed members.
         """
         self._is_fixed = needed is not None
         self._peers, self._view, self._source, self._terms = peers, view, source, terms
@@ -82,21 +84,21 @@ class Chain:
         self._links: list[Link] = []
         self._done: dict[str, int] = {}
         self._failed_at_s: dict[str, float] = {}
-        self._full: set[str] = set()  # of those that failed
-        self._best: dict[str, int] = {}  # what was durable there when it failed, the most
-        self._reached: dict[str, int] = {}  # what was durable there, the most; hashed here: ""
-        self._futile: Counter[str] = Counter()  # how often it failed since without more
+        self._full: set[str] = set()  # of the failed members
+        self._best: dict[str, int] = {}  # the highest durable offset of a member when it failed
+        self._reached: dict[str, int] = {}  # the highest durable offset by member; "": hashed here
+        self._futile: Counter[str] = Counter()  # how often it failed since then without progress
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._lacking_since_s: float | None = self._loop.time()
 
     def start(self) -> None:
-        """Lay the links."""
+        """Start the links."""
         self._task = asyncio.create_task(self._run(), name=f"chain of {self._terms.file_uuid}")
 
     async def close(self) -> None:
-        """Break what links there are; members keep what they have."""
+        """Close all links; members keep their bytes."""
         if self._task is not None:
             await end_tasks([self._task])
         self._source.close()
@@ -104,16 +106,16 @@ class Chain:
             self._task.result()
 
     def durable(self) -> dict[str, int]:
-        """How many bytes are durable, by member; only of those that are linked or have ended well."""
+        """Return how many bytes are durable, by member; only for linked members and those that ended well."""
         found = dict(self._done)
         for link in self._links:
             found |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
         return found
 
     def quorum_offset(self, *, staying: bool = False) -> int:
-        """How many bytes are durable on as many members as the write quorum needs beside the holder.
+        """Return how many bytes are durable on as many members as the write quorum needs besides the holder.
 
-        `staying`: of those that do not leave.
+        `staying`: only count nodes that are not leaving.
         """
         if self._needed <= 0:
             return self._source.limit
@@ -124,17 +126,17 @@ class Chain:
         return offsets[self._needed - 1] if len(offsets) >= self._needed else 0
 
     def leaves(self, name: str) -> bool:
-        """Whether a node drains, or was removed: it counts as long as no other has the bytes."""
+        """Return whether a node drains or was removed: it counts as long as no other node has the bytes."""
         node = self._view.node(name)
         return node is None or node.draining
 
     def require(self) -> None:
-        """Raises Unavailable when there was no write quorum of members for LACKING_S.
+        """Raise Unavailable if there was no write quorum of members for LACKING_S.
 
-        Raises InsufficientStorage if that is for want of room alone. One that takes bytes and loses them,
-        again and again, is no member.
+        Raises InsufficientStorage if the only cause is a lack of space. A member that repeatedly accepts
+        bytes and loses them does not count.
 
-        While this node hashes what it has before one is linked, that one may still come, for AGREEING_S.
+        While this node hashes its bytes before it links a member, that member may still join, for AGREEING_S.
         """
         since_s = self._lacking_since_s
         patience_s = AGREEING_S if any(link.is_hashing for link in self._links) else LACKING_S
@@ -142,7 +144,7 @@ class Chain:
             raise self._shortage()
 
     def _shortage(self) -> FilestoreError:
-        """Why there is no write quorum."""
+        """Return why there is no write quorum."""
         sound = self._sound()
         lacking = set(self._members) - sound
         if len(sound) < self._needed and lacking and lacking <= self._full:
@@ -154,10 +156,10 @@ class Chain:
         return _too_few(self._needed)
 
     async def reach(self, offset: int) -> None:
-        """Wait until so many bytes are durable on the write quorum.
+        """Wait until this many bytes are durable on the write quorum.
 
-        Raises as `require` does, and when the client has waited long enough: who kept it waiting is for
-        others to stand in for, the next time.
+        Raises as `require` does, and when the client has waited long enough; the next request then replaces
+        the member that was too slow.
         """
         while self.quorum_offset() < offset:
             self.require()
@@ -169,14 +171,14 @@ class Chain:
         moved()
 
     def end(self) -> None:
-        """No more bytes come."""
+        """Note that no more bytes arrive."""
         self._source.end()
         self._wake()
 
     async def linger(self) -> None:
-        """After `end`: wait for members that the quorum does not need, as long as they move.
+        """After `end`: wait for members that the quorum does not need, as long as they make progress.
 
-        Not for those that are silent; one that does not move is for whoever comes next.
+        Silent members are not awaited, and one without progress is left to the next request.
         """
         silent = self._peers.silent
         moved_at_s, known = self._loop.time(), self.durable()
@@ -222,14 +224,14 @@ class Chain:
             self._wake()
 
     def _wanted(self) -> list[list[str]]:
-        """The links to lay now.
+        """Return the links to start now.
 
-        Members that never failed make one chain, others are tried alone, and so are those that did not answer
+        Members that never failed make one chain. Others are tried alone, as are those that did not answer
         lately.
         """
         now_s = self._loop.time()
         if self._source.ended and self._lacking_since_s is None:
-            return []  # what is missing is copied when the content is complete
+            return []  # the missing bytes are copied when the content is complete
         waiting = [name for name in self._idle(self._members) if self._may_try(name, now_s)]
         silent = self._peers.silent
         fresh = [name for name in waiting if name not in self._failed_at_s and name not in silent]
@@ -244,14 +246,14 @@ class Chain:
         return links
 
     def _first_lacking(self, link: Link) -> str:
-        """The first of a link that lacks bytes, which those behind it may wait for; "" at its end."""
+        """Return the first member of a link that lacks bytes needed by those behind it; "" at its end."""
         for name in (link.member, *link.behind):
             if name not in link.lost and link.durable.get(name, -1) < self._source.limit:
                 return name
         return ""
 
     def _unheard(self, now_s: float) -> set[str]:
-        """Silent members that have not answered their links either, once they had a moment for it."""
+        """Return silent members that have not answered their links either, after a moment."""
         since_s = self._lacking_since_s
         if since_s is None or now_s - since_s < UNHEARD_S:
             return set()
@@ -276,14 +278,15 @@ class Chain:
     def _on_link(self) -> None:
         for link in self._links:
             for name in link.lost:
-                self._failed_at_s.setdefault(name, float("-inf"))  # once more at once, past the one before it
+                # One more attempt at once, skipping the member before it.
+                self._failed_at_s.setdefault(name, float("-inf"))
         self._wake()
 
     def _note_progress(self) -> None:
-        """The client waits anew when a member or this node has come further.
+        """Restart the client's patience if a member or this node has made progress.
 
-        A member has when it has more than any of its links has ever brought it to, and this node has when it
-        has hashed more of what it has.
+        A member has if it has more than any of its links has ever reached; this node has if it has hashed
+        more of its bytes.
         """
         reached = self.durable() | {"": self._source.hashed_bytes}
         if any(stop > self._reached.get(name, 0) for name, stop in reached.items()):
@@ -311,7 +314,7 @@ class Chain:
         return {durable[0] for durable in self.durable().items() if self._is_sound(durable)}
 
     def _is_sound(self, durable: tuple[str, int]) -> bool:
-        """Whether a member counts; one that had no room when it has taken more than it had, or all."""
+        """Return whether a member counts; a full one counts again if it has accepted more, or all."""
         name, offset = durable
         is_doubtful = name in self._full or self._futile[name] >= FUTILE_MAX
         return not is_doubtful or offset > self._best[name] or offset >= self._source.limit

@@ -1,21 +1,22 @@
 """One link of a chain: an upload's file on this disk, streamed to the next member of the chain as it grows.
 
-The link tails the file: it reads what lies between what it has sent and what was written, so no byte waits in
-memory, a slow member is only behind, and catching up after a loss is the same as following live. Bytes whose
-checksum is not known to be right yet are not part of what may be read.
+The link tails the file: it reads the bytes between its own position and the end of the file, so no byte waits
+in memory, a slow member is only behind, and catching up after a loss is the same as following live. Bytes
+with an unverified checksum are not readable yet.
 
-On the wire it is one PUT over the peer port, both ways at once: the body brings bytes while the answer tells,
-a line at a time, what is durable at the member and at those behind it. The body begins when the answer has:
-so the member can take it past its HTTP parser. Before it both agree on the offset up to which they have the
-same bytes, by their sha256: a member that has more goes back, one that has others starts over.
+On the wire it is one PUT over the peer port, in both directions at once. The body carries the bytes. The
+response reports, a line at a time, what is durable at the member and at those behind it. The body begins
+after the response, so that the member can receive it past its HTTP parser. Before the first byte both agree,
+by sha256, on the offset of their common prefix: a member that has more goes back, and one with other bytes
+starts over.
 
-An older link must not undo what a newer one brought. A node in the middle of a chain that stood still may lay
-its link when the holder has long linked around it, and would have the member go back below what the holder
-has counted since. So the holder numbers its links; the number travels on along the chain, and a member
-refuses what is lower than the highest it has seen. The numbers are those of one run of the holder's process.
-Within an epoch of the log the holder is one node, so a run that another one followed is over. A member that
-was restarted knows no number any more, and has bytes of this epoch that the holder may have counted. It takes
-no link then but from the holder itself, whose older links ended with their connections.
+An older link must not undo what a newer one brought. A stalled node in the middle of a chain may start its
+link after the holder has bypassed it, and would make the member go back below what the holder has counted
+since. So the holder numbers its links; the number travels along the chain, and a member rejects numbers below
+the highest that it has seen. The numbers belong to one run of the holder's process. Within an epoch of the
+log the holder is one node, so a run that was followed by another is over. A restarted member knows no
+numbers, and has bytes of this epoch that the holder may have counted. It accepts links only from the holder
+itself, whose older links ended with their connections.
 """
 
 import asyncio
@@ -43,18 +44,19 @@ from node.staging.resumed_hash import PrefixHash
 from node.staging.upload_file import UploadFile
 from runtime.json_files import decode_foreign
 
-READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
-SPAN_BYTES = 512 << 10  # what is sent as one chunk
-TELL_S = 0.5  # how often a member says that it lives
-SILENCE_S = 3.0  # without a word a member is given up, even one that hashes what it has: it goes on with that
-STALL_S = 3.0  # it speaks, and takes none of the bytes that wait for it
-END_S = 40.0  # it has all bytes and does not say that they are durable: some 16 MiB on a busy disk
-HASH_BYTES = 64 << 20  # in one job for the disk's threads; whoever leaves waits for it
-MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
+READ_BYTES = 64 << 10  # these bytes are encrypted while they are in a core's cache
+SPAN_BYTES = 512 << 10  # sent as one chunk
+TELL_S = 0.5  # how often a member sends a sign of life
+SILENCE_S = 3.0  # a silent member is abandoned, even one that hashes its bytes: it continues with that
+STALL_S = 3.0  # it answers, but accepts none of the waiting bytes
+END_S = 40.0  # it has all bytes but does not report them durable: some 16 MiB on a busy disk
+HASH_BYTES = 64 << 20  # per job for the disk's threads; a cancelled link waits for its job
+MARK_BYTES = 1 << 20  # the prefix hash is stored this often, so that few bytes must be read back
 MARKS_MAX = 1024
 LINE_BYTES_MAX = 16 << 10
-UPLOADS_MAX: Final = 4096  # whose newest link is known; the longest unused goes first, of some 300 bytes
-RUNS_MAX: Final = 16  # that one epoch of an upload sees end; the oldest goes first
+# Whose newest link is known; the least recently used is dropped, some 300 bytes each.
+UPLOADS_MAX: Final = 4096
+RUNS_MAX: Final = 16  # ended runs in one epoch of an upload; the oldest is dropped
 OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"
 
 _TOKEN: Final = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})", re.ASCII)
@@ -63,15 +65,15 @@ _numbers: Final = itertools.count(1)
 
 
 def next_fencing_token() -> str:
-    """The name of one more link that this process lays as a holder."""
+    """Return the name of another link that this process starts as a holder."""
     return f"{_RUN}-{next(_numbers)}"
 
 
 class LinkReport(Struct, frozen=True, kw_only=True):
-    """One line of a member's answer. `durable`: bytes by node, itself and those behind it.
+    """One line of a member's response. `durable`: bytes by node, itself and those behind it.
 
     `lost`: nodes behind it that failed. `ended`: the last line; all that was sent is durable at `durable`.
-    `full`: the last line; there is no room for what comes.
+    `full`: the last line; there is no room for more.
     """
 
     received_bytes: int
@@ -85,10 +87,10 @@ class LinkReport(Struct, frozen=True, kw_only=True):
 class LinkTerms:
     """The terms of the upload for a member. `epoch` fences: older ones are rejected.
 
-    `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
-    `proposed_offset`: what the log may say by now, in a report whose answer is not known. `fencing_token`:
-    which link this is of those that the holder has laid; "" for none.
-    `is_relayed`: a node in the middle of the chain asks, on behalf of the holder.
+    `acknowledged_offset`: the offset in the log. A member with this many bytes and different ones behind them
+    keeps them. `proposed_offset`: the offset that the log may have by now, from a report without a reply.
+    `fencing_token`: the link's number among those of the holder; "" for none. `is_relayed`: a node in the
+    middle of the chain asks, on behalf of the holder.
     """
 
     file_uuid: str
@@ -114,10 +116,10 @@ class LinkTerms:
 
 
 class LinkSource:
-    """The source of links: the file of an upload, as far as it may be sent. For the event loop."""
+    """The source of links: the file of an upload, up to the sendable offset. For the event loop."""
 
     def __init__(self, disk: DiskWorkers, upload: UploadFile) -> None:
-        """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
+        """Open the file, which blocks briefly. No request may write the upload meanwhile."""
         self.limit = upload.sendable_offset
         self.ended = False
         self._disk = disk
@@ -138,26 +140,26 @@ class LinkSource:
         self._wake()
 
     def know(self, offset: int, sha256: str) -> None:
-        """The sha256 of the first `offset` bytes, from elsewhere: they need not be read for it."""
+        """Add the known sha256 of the first `offset` bytes, which need not be read for it then."""
         self._marks[offset] = sha256
 
     def end(self) -> None:
-        """No more comes."""
+        """Note that no more bytes arrive."""
         self.ended = True
         self._wake()
 
     @property
     def hashed_bytes(self) -> int:
-        """How far what is here has been read to compare it with what a member has; 0 while it need not be."""
+        """Return how far this node has hashed its bytes to compare them with a member's; 0 if not needed."""
         prefix = self._upload.prefix
         return 0 if prefix is None else prefix.size_bytes
 
     def mark_below(self, stop: int) -> tuple[int, str] | None:
-        """The last mark that is not above `stop`."""
+        """Return the last mark that is not above `stop`."""
         return max((mark for mark in self._marks.items() if mark[0] <= stop), default=None)
 
     async def more(self, position: int) -> bool:
-        """Wait until there are bytes at `position`; False when none will come."""
+        """Wait until there are bytes at `position`; return False if none will arrive."""
         while self.limit <= position:
             if self.ended:
                 return False
@@ -165,11 +167,11 @@ class LinkSource:
         return True
 
     def span(self, position: int) -> "_Span":
-        """Some bytes from `position`, which is below the limit."""
+        """Return some bytes from `position`, which is below the limit."""
         return _Span(self, position, min(position + SPAN_BYTES, self.limit))
 
     def read_now(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` on, READ_BYTES at most, if they are in memory, as they are when just written."""
+        """Return up to READ_BYTES from `start` on if they are in memory, as just written bytes are."""
         return b"" if self._closed else read_cached(self._fd, start, min(READ_BYTES, stop - start))
 
     async def read(self, start: int, stop: int) -> bytes:
@@ -196,7 +198,7 @@ class LinkSource:
             return prefix.sha256()
 
     def close(self) -> None:
-        """Gives the descriptor back, once nobody reads; again is harmless."""
+        """Close the descriptor once no read is running. May be called twice."""
         self._closed = True
         if not self._readers and self._fd >= 0:
             os.close(self._fd)
@@ -238,9 +240,9 @@ class _Span:
 
 
 class Link:
-    """A link to `members[0]`, which links on to the rest by itself.
+    """A link to `members[0]`, which links to the rest.
 
-    `durable` and `lost` are what was reported last; `on_change` is called when they change.
+    `durable` and `lost` have the last report; `on_change` is called when they change.
     """
 
     def __init__(
@@ -258,14 +260,14 @@ class Link:
         self.lost: frozenset[str] = frozenset()
         self._peers, self._source, self._terms = peers, source, terms
         self._on_change, self._sent = on_change, sent
-        self.is_hashing = False  # what this node has, to compare it with what the member has
+        self.is_hashing = False  # this node's bytes, to compare them with the member's
         self._is_answered = asyncio.Event()
         self._ended = self._is_full = False
         self._received_bytes = 0
         self._moved_at_s = 0.0
 
     async def run(self) -> None:
-        """Send until the source ends and the member has said that all is durable. Raises PeerFailed."""
+        """Send until the source ends and the member has reported that all is durable. Raises PeerFailed."""
         try:
             start = await self._agree()
             await self._send(start)
@@ -273,11 +275,10 @@ class Link:
             raise PeerFailed(self.member, f"this disk: {error}") from error
 
     async def _agree(self) -> int:
-        """The offset up to which the member has the same bytes, and where the link begins.
+        """Return the offset of the common prefix with the member, where the link begins.
 
-        What is acknowledged, or may be, is never dropped on the way to there: the write quorum may rest on
-        it. So a node in the middle of a chain that has less itself waits until it can tell whether the
-        member has the same.
+        Bytes that are acknowledged, or may be, are never dropped on the way there: the write quorum may rest
+        on them. So a node in the middle of a chain with fewer bytes waits until it can compare the member's.
         """
         acknowledged = self._terms.acknowledged_offset
         proposed = max(acknowledged, self._terms.proposed_offset)
@@ -295,7 +296,7 @@ class Link:
         return 0
 
     async def _ask(self, limit: int) -> tuple[int, str]:
-        """Have the member go back to `limit`: the offset where it stands, and the sha256 up to it."""
+        """Make the member go back to `limit`; return its offset, and the sha256 of the bytes before it."""
         path = self._terms.path("agree", limit=str(limit))
         async with self._peers.ask(self.member, "POST", path, within_s=SILENCE_S) as answer:
             _require_taken(self.member, answer)
@@ -325,7 +326,7 @@ class Link:
 
     async def _body(self, start: int) -> AsyncIterator[Piece | ByteSpan]:
         position = start
-        yield b""  # the head waits for it
+        yield b""  # the response's head waits for the body
         await self._is_answered.wait()
         while await self._source.more(position):
             span = self._source.span(position)
@@ -365,7 +366,7 @@ class Link:
 
 @asynccontextmanager
 async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
-    """Raises PeerFailed when the block takes longer."""
+    """Raise PeerFailed if the block takes longer."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -374,7 +375,7 @@ async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
 
 
 def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
-    """Raises PeerFailed."""
+    """Raise PeerFailed unless the member accepted the request."""
     if answer.status != 200:
         is_full = answer.status == InsufficientStorage.status
         raise PeerFailed(member, f"answered {answer.status} to a link", is_full=is_full)
@@ -410,10 +411,10 @@ class LinkFences:
         is_relayed: bool = False,
         has_bytes: bool = False,
     ) -> None:
-        """Take note of a link; the same one again is no older. Raises Conflict, InvalidRequest.
+        """Record a link; a repeated one is not older. Raises Conflict, InvalidRequest.
 
-        `fencing_token` is "" for what no link is laid for: nothing is known of its order. `is_relayed`: it
-        comes from a node in the middle of the chain. `has_bytes`: this member has some of this epoch.
+        `fencing_token`: "" if the request belongs to no link, and has no order. `is_relayed`: the request
+        comes from a node in the middle of the chain. `has_bytes`: this member has bytes of this epoch.
         """
         if not fencing_token:
             return

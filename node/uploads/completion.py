@@ -1,12 +1,12 @@
 """The end of an upload: its content put into place here and on other nodes, and recorded as available.
 
-Small content that is all here, in memory, is stored on the nodes of its placement at once. No directory of an
-upload is made, and no chain: what other uploads have these for, to go on after an interruption, costs small
-content more than to be sent again. What is acknowledged is as durable as theirs, on as many nodes.
+Small content that is complete in memory is stored at once on the nodes of its placement, without a directory
+or a chain. These exist to resume after an interruption, which costs small content more than sending it again.
+Small content is acknowledged only when it is as durable as other content, on as many nodes.
 
-Content that comes again while the log has it deleted must not wait for the deletion. The log takes a replica
-that it has marked for deletion back by a report of its own node alone (`node/custody/collect.py`), so that
-node is asked for one.
+Content that is uploaded again while the log has it deleted must not wait for the deletion. If the log has
+marked a replica for deletion, only a report of its own node withdraws the mark (`node/custody/collect.py`),
+so that node is asked for one.
 """
 
 import asyncio
@@ -38,34 +38,34 @@ from web.headers.digests import WrongContent, agreed_sha256
 
 SMALL_CONTENT_BYTES: Final = BLOB_BYTES_MAX
 RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/custody/collect.py
-LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
+LOOK_AGAIN_S: Final = 3.0  # for the log to report an upload whose completion it has rejected
 
 _log = logging.getLogger(__name__)
 
 
 async def complete_upload(holder: UploadHolder, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
-    """Everything between the last byte and `available`; may be repeated after any failure.
+    """Do all steps between the last byte and `available`; may be repeated after any failure.
 
-    `patch_offset`: where the bytes of this request began, if it is a PATCH.
+    `patch_offset`: the first offset of this request's bytes, if it is a PATCH.
 
-    Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared (it is
-    dropped then), or when these two contradict each other; Unavailable when too few copies could be made (the
-    content stays); OffsetMismatch when it was whole before but its disk has damaged it since: it has to come
-    again.
+    Raises ChecksumMismatch if the content does not hash to `sha256` or to the hash declared by its creator
+    (it is dropped then), or if these two contradict each other; Unavailable if too few copies could be made
+    (the content stays); OffsetMismatch if it was whole before but its disk has damaged it since, and it has
+    to be sent again.
     """
     try:
         return await _complete(holder, sha256, patch_offset)
     except WrongContent:
-        raise  # nothing of it shall be acknowledged
+        raise  # none of it must be acknowledged
     except (Forbidden, Unauthorized):
         if holder.is_open:
-            with suppress(FilestoreError):  # else whoever may complete it would, with these bytes
+            with suppress(FilestoreError):  # otherwise another request could complete it with these bytes
                 await holder.drop_unrecorded()
         raise
     except FilestoreError as error:
         failing(error)
         if holder.is_open:
-            with suppress(FilestoreError):  # small content is nowhere else yet
+            with suppress(FilestoreError):  # small content is stored nowhere else yet
                 await holder.settle_received()
         raise
 
@@ -107,7 +107,7 @@ async def _check_expected(holder: UploadHolder, sha256: str) -> None:
 
 
 async def _check_finished(holder: UploadHolder, sha256: str) -> None:
-    """Whether content that an earlier request put into place is sound still. Raises as `drop_lost`."""
+    """Verify content that an earlier request put into place. Raises as `drop_lost`."""
     services = holder.services
     try:
         await verify_blob(services.disk, services.blobs, services.metrics, sha256)
@@ -125,10 +125,10 @@ async def complete_small(
     sha256: str,
     patch_offset: int = -1,
 ) -> ContentRecord:
-    """Everything between the last byte and `available`, of content that has that SHA-256.
+    """Do all steps between the last byte and `available`, for content with that SHA-256.
 
-    `patch_offset`: where the bytes of this request began, if it is a PATCH. Raises Unavailable when too few
-    copies could be made, or as the log refuses; FilestoreError for this disk.
+    `patch_offset`: the first offset of this request's bytes, if it is a PATCH. Raises Unavailable if too few
+    copies could be made, or what the log refuses; FilestoreError for this disk.
     """
     stored = await store_small(
         services, record.kind, record.placement, content, sha256=sha256, as_of=record.as_of
@@ -145,9 +145,10 @@ async def store_small(
     sha256: str,
     as_of: int,
 ) -> StoredContent:
-    """Content of a file of this kind, durable on enough nodes. `as_of`: an index that the log has reached.
+    """Store content of a file of this kind, durable on enough nodes.
 
-    Raises Unavailable when too few copies could be made; FilestoreError for this disk.
+    `as_of`: an index that the log has reached. Raises Unavailable if too few copies could be made;
+    FilestoreError for this disk.
     """
     blob = FinishedBlob(sha256, len(content))
     here = services.small_blobs.put(sha256, content)
@@ -198,7 +199,7 @@ async def _record_stored(
     *,
     patch_offset: int,
 ) -> ContentRecord:
-    """End the upload with content that is durable on enough nodes. Raises as the log refuses."""
+    """End the upload with content that is durable on enough nodes. Raises what the log refuses."""
     command = CompleteUpload(
         caller=caller,
         file_uuid=upload.file_uuid,
@@ -220,8 +221,8 @@ async def _record_stored(
 async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
     """Record the end of an upload in the log.
 
-    If a replica is about to be deleted, or has disappeared since it was seen, the log rejects it: then all
-    are checked again, once.
+    If a replica is about to be deleted, or was lost since it was checked, the log rejects this: then all are
+    checked again, once.
     """
     metadata = services.api.metadata
     try:
@@ -234,10 +235,10 @@ async def record_completion(services: NodeServices, command: CompleteUpload) -> 
 
 
 async def _look_again(services: NodeServices, command: CompleteUpload) -> CompleteUpload | None:
-    """The completion by what the nodes hold now; None when this node does not hold the upload any more.
+    """Return the completion with the replicas that exist now; None if this node is no longer the holder.
 
-    A node that is to drop its replica is asked to retain it, or to drop it now. One
-    that does not answer drops it within a minute: others take its place. Raises FilestoreError.
+    A node that must delete its replica is asked to retain it, or to delete it now. One that does not answer
+    deletes it within a minute: others take its place. Raises FilestoreError.
     """
     sha256 = command.blob_sha256
     marked = await _marked_for_deletion(services, sha256, command.replicas)
@@ -247,7 +248,7 @@ async def _look_again(services: NodeServices, command: CompleteUpload) -> Comple
     record = await services.api.metadata.read(query, UploadRecord, timeout_s=LOOK_AGAIN_S)
     if record.placement[:1] != [services.node_id] or record.epoch != command.epoch:
         return None
-    # From here on the nodes are looked at later than `record.as_of`.
+    # From here on the nodes are checked later than `record.as_of`.
     moved()
     placement = [node_id for node_id in record.placement if node_id not in still]
     replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)

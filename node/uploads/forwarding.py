@@ -1,13 +1,13 @@
-"""Passing a request on to who holds the upload, streamed both ways.
+"""Pass a request on to the holder of the upload, streamed in both directions.
 
-That is another node, over its peer port, or another worker of this node, over its Unix socket.
+The holder is another node, over its peer port, or another worker of this node, over its Unix socket.
 
-A client that waits to be told to go on with its body (`Expect: 100-continue`) waits for the holder's word, as
-this node does: whatever refuses the request comes before any of the body.
+A client that waits for permission to send its body (`Expect: 100-continue`) waits for that of the holder, as
+this node does: a rejection comes before any of the body.
 
-The credential goes along and is verified there again. A request is passed on to a node once, and within a
-node once: both travel with it, and whoever gets one that is not for it refuses it, so that two with different
-views cannot play ball.
+The credential is passed on and verified there again. A request is passed on to a node once, and within a node
+once. A header counts this, and a process that gets a request for another one rejects it, so two nodes with
+different views cannot send it to and fro.
 """
 
 import asyncio
@@ -37,19 +37,22 @@ from node.uploads.services import NodeServices
 from node.uploads.succession import is_reachable
 from runtime.time_limits import PATIENCE_S, moved
 from web.app import ClientGone, body_batches, body_chunks, request_id
+from web.internals.aiohttp_server import ServerConnection
 from web.rate_limits import BodyPace
 from web.request_body import waits_to_go_on
 from web.web_access import CLIENT_ADDRESS, client_address
 
-PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
+PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once at most
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
-KEPT_BYTES_MAX = BLOB_BYTES_MAX  # of a body, to be sent once more: all of what takes the short way
-KEPT_CONNECTION_S = 1.0  # in which one that the holder had closed shows it; who hangs up later means it
-REFUSAL_BYTES_MAX = 64 << 10  # of the body that says why; ours have less than 1 KiB
+KEPT_BYTES_MAX = BLOB_BYTES_MAX  # of a body, to repeat it: the limit for small content
+# A connection that the holder had closed fails within this time; a later end is meant.
+KEPT_CONNECTION_S = 1.0
+REFUSAL_BYTES_MAX = 64 << 10  # of an error response; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
 _WATCH_S = 1.0  # between two looks at a holder that has not answered yet
-_LOOK_AGAIN_S = 0.2  # after one that found nobody: it may have fallen into a moment's load
-_START_S = 10.0  # for a worker that is being started; some two seconds on an idle machine
+_GONE_S = 0.5  # for the holder to accept the rest of a body whose client has disconnected
+_LOOK_AGAIN_S = 0.2  # after no node reached it: the load may have been high for a moment
+_START_S = 10.0  # for a worker that is starting; about two seconds on an idle machine
 _NOT_PASSED = frozenset(
     {
         "connection", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
@@ -57,13 +60,14 @@ _NOT_PASSED = frozenset(
     }
 )  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
 
-_REPEATED = (hdrs.METH_PATCH, hdrs.METH_PUT)  # which find what they have done; aiohttp repeats the others
+# These recognize what they have done; aiohttp repeats the others.
+_REPEATED = (hdrs.METH_PATCH, hdrs.METH_PUT)
 _ERRORS = {kind.code: kind for kind in CATALOGUE if kind not in (OffsetMismatch, RangeNotSatisfiable)}
 _log = logging.getLogger(__name__)
 
 
 class _Refused(msgspec.Struct, frozen=True):
-    """The body of every error."""
+    """The body of an error response."""
 
     code: str
     details: str
@@ -84,13 +88,13 @@ class HolderAddress:
 
 
 def node_holding(services: NodeServices, node_id: str) -> HolderAddress:
-    """Another node."""
+    """Return the address of another node."""
     request = partial(services.peers.request, node_id)
     return HolderAddress(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
 def worker_holding(services: NodeServices, owner: int) -> HolderAddress:
-    """Another worker of this node."""
+    """Return the address of another worker of this node."""
     request = partial(services.siblings.request, owner, patience_s=_START_S)
     return HolderAddress(f"Worker {owner}", PASSED_WITHIN, request)
 
@@ -104,7 +108,7 @@ async def pass_on(
     answer_timeout_s: float = 0.0,
     from_peer: bool = False,
 ) -> web.StreamResponse:
-    """The holder's answer to this request, streamed back. The rest is as of `ask_holder`."""
+    """Return the holder's response to this request, streamed. Other parameters as of `ask_holder`."""
     asking = ask_holder(
         request, holder, pace=pace, path=path, answer_timeout_s=answer_timeout_s, from_peer=from_peer
     )
@@ -142,14 +146,14 @@ async def ask_holder(
     def ask() -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return holder.request(
             method,
-            path or request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
+            path or request.rel_url.raw_path_qs,  # never the target as received, which may be a whole URL
             headers=headers,
             body=body.chunks() if request.body_exists else None,
             answer_timeout_s=max(answer_timeout_s, _answer_timeout_s(request)),
         )
 
     try:
-        async with _while_reachable(holder), AsyncExitStack() as asked:
+        async with _while_reachable(holder), _while_client_stays(request, body), AsyncExitStack() as asked:
             try:
                 answer = await asked.enter_async_context(ask())
             except PeerFailed as failure:
@@ -180,13 +184,13 @@ def _onward_headers(
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
     headers[CLIENT_ADDRESS] = client_address(request)
-    if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
+    if waits_to_go_on(request):  # the holder rejects it, or requests the first piece
         headers[hdrs.EXPECT] = "100-continue"
     return headers
 
 
 async def refusal_of(holder: HolderAddress, answer: aiohttp.ClientResponse) -> FilestoreError:
-    """The error that a holder has answered with. Raises PeerFailed when that breaks off."""
+    """Return the error in a holder's response. Raises PeerFailed if the response is cut off."""
     body = bytearray()
     async for piece in pieces(holder.name, answer):
         body += piece[: REFUSAL_BYTES_MAX - len(body)]
@@ -206,37 +210,43 @@ def _answer_timeout_s(request: web.Request) -> float:
 
 
 class _Body:
-    """The client's body on its way to the holder.
+    """The client's body in transfer to the holder.
 
     `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
+    `on_end` is called after its last byte was read, so never for a request without a body.
     """
 
     def __init__(self, request: web.Request, pace: BodyPace | None, *, from_peer: bool) -> None:
         self._request = request
         self._pace = pace
         self._from_peer = from_peer
-        self._kept: list[bytes] | None = []  # all that was taken of it; None once that is too much
-        self._kept_bytes = 0  # counted along: they may come one by one
-        self._is_at_rest = asyncio.Event()  # nobody takes any
+        self._kept: list[bytes] | None = []  # all bytes read from it; None if they are too many
+        self._kept_bytes = 0  # the sum of their lengths, as there may be many
+        self._is_at_rest = asyncio.Event()  # set while it is not being read
         self._is_at_rest.set()
         self.answer: aiohttp.ClientResponse | None = None
         self.error: Exception | None = None
+        self.is_taken = False  # all of it
+        self.on_end: Callable[[], object] | None = None
 
     async def can_be_sent_again(self) -> bool:
-        """Whether `chunks` would begin with its first byte, once whoever sent it has let go of it."""
+        """Return whether `chunks` would begin with its first byte, after its present reader has ended."""
         await self._is_at_rest.wait()
         return self.error is None and self._kept is not None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         self._is_at_rest.clear()
         try:
-            yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
+            yield b""  # sends the head at once, as the body may wait for the head of the response
             for chunk in self._kept or ():
                 yield chunk
             async with aclosing(self._coming()) as coming:
                 async for chunk in coming:
                     self._keep(chunk)
                     yield chunk
+            self.is_taken = True
+            if self.on_end is not None:
+                self.on_end()
         except (FilestoreError, ConnectionError) as error:
             self.error = error
             if self.answer is not None:
@@ -261,6 +271,35 @@ class _Body:
             self._kept_bytes += len(chunk)
             if self.answer is not None or self._kept_bytes > KEPT_BYTES_MAX:
                 self._kept = None
+
+
+@asynccontextmanager
+async def _while_client_stays(request: web.Request, body: _Body) -> AsyncIterator[None]:
+    """End the enclosed work with ClientGone if the client goes away after its body; before, reading shows it.
+
+    The holder sees this connection only. While that stands, the next request of the client is refused (423)
+    rather than made to wait for the end of this one.
+    """
+    connection, loop = request.protocol, asyncio.get_running_loop()
+    assert isinstance(connection, ServerConnection)
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def look() -> None:
+                if body.is_taken and request.transport is None and not limit.expired():
+                    limit.reschedule(loop.time() + _GONE_S)
+
+            connection.when_lost.add(look)
+            body.on_end = look
+            try:
+                yield
+            finally:
+                body.on_end = None
+                connection.when_lost.discard(look)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ClientGone("the client disconnected while the holder worked") from error
 
 
 @asynccontextmanager
@@ -299,10 +338,13 @@ async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Tim
 async def _return(
     request: web.Request, holder: HolderAddress, answer: aiohttp.ClientResponse
 ) -> web.StreamResponse:
-    """The head of the answer, then its body as it comes. Raises PeerFailed before the head is out only."""
+    """Return the head of the response, then its body as it arrives.
+
+    Raises PeerFailed only before the head is sent.
+    """
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    if "close" in answer.headers.get(hdrs.CONNECTION, "").lower():  # what made it close does so here
+    if "close" in answer.headers.get(hdrs.CONNECTION, "").lower():  # the reason to close applies here too
         response.force_close()
     response.headers.extend(headers)
     try:
@@ -315,5 +357,5 @@ async def _return(
     except PeerFailed as failure:
         raise Unavailable(
             str(failure)
-        ) from failure  # too late for an answer: the shell breaks the connection
+        ) from failure  # too late for a response: the shell breaks the connection
     return response

@@ -1,9 +1,9 @@
-"""The node's exclusive right to write an upload: its file, its copies, and what the log says of it.
+"""The node's exclusive right to write an upload: its file, its copies, and its record in the log.
 
-The log says what is acknowledged to clients; see `node/uploads/chain.py` for what then holds. The file may
-have more: bytes of a request whose end nobody acknowledged. They are valid as long as the file's epoch is the
-log's, and are settled by the next request; after a takeover, and after bytes were dropped, the file is cut to
-the log's offset before anything else.
+The log has the offset that is acknowledged to clients; `node/uploads/chain.py` says what holds then. The file
+may have more: unacknowledged bytes of an earlier request. They are valid as long as the file's epoch is the
+log's, and are settled by the next request. After a takeover, and after bytes were dropped, the file is first
+cut to the log's offset.
 """
 
 import hashlib
@@ -53,23 +53,23 @@ class UploadHolder:
 
     @property
     def record(self) -> UploadRecord:
-        """The newest from the log."""
+        """Return the newest record from the log."""
         return self._progress.record
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a file to write: not once the upload has ended."""
+        """Return whether there is a file to write: not once the upload has ended."""
         return self._file is not None
 
     @property
     def file(self) -> UploadFile:
-        """The bytes on this disk. Only while it `is_open`."""
+        """Return the bytes on this disk. Only while it `is_open`."""
         assert self._file is not None
         return self._file
 
     @property
     def is_complete(self) -> bool:
-        """Whether all declared bytes are here."""
+        """Return whether all declared bytes are here."""
         return self.record.size_bytes is not None and self.file.offset == self.record.size_bytes
 
     @property
@@ -78,10 +78,11 @@ class UploadHolder:
         return self._progress.terms
 
     async def open(self) -> None:
-        """Open the file, and bring it to where the log stands in a new epoch.
+        """Open the file, and cut it to the offset in the log if the epoch is new.
 
-        After a restart of the node this hashes it, for OPEN_S at most. Raises Unavailable when there is more
-        to hash, or when another node must go on, PayloadTooLarge when there is more of it than was declared.
+        After a restart of the node this hashes the file, for OPEN_S at most. Raises Unavailable if there is
+        more to hash, or if another node must continue; PayloadTooLarge if the file is longer than was
+        declared.
         """
         self._file = await self._opened()
         await self._enter()
@@ -93,8 +94,8 @@ class UploadHolder:
     async def stand_at(self, offset: int) -> None:
         """Make sure that the next byte of the upload is that at `offset`.
 
-        Bytes that an earlier request left unacknowledged are settled first, or dropped for a client that goes
-        on where HEAD has sent it. Raises OffsetMismatch with the right offset, Unavailable.
+        Unacknowledged bytes of an earlier request are settled first, or dropped if the client resumes at the
+        offset that HEAD returned. Raises OffsetMismatch with the right offset, Unavailable.
         """
         acknowledged = self.record.offset_bytes
         if self.file.offset > acknowledged:
@@ -107,23 +108,26 @@ class UploadHolder:
             raise OffsetMismatch(f"The offset of this upload is {stands_at}.", offset=stands_at)
 
     async def reserve(self, size_bytes: int) -> None:
-        """Before the bytes of content that will have so many at least, of a size that nobody has declared.
+        """Reserve quota for content of undeclared size that will have at least this many bytes.
 
-        Raises NO_ROOM when the bucket's quota has no room for them; Overtaken.
+        Raises NO_ROOM if the bucket's quota has no room for them; Overtaken.
         """
         await self._progress.reserve(size_bytes, is_announced=True)
 
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one.
 
-        Raises Conflict when it has another by now; Overtaken.
+        Raises Conflict if another size was declared meanwhile; Overtaken.
         """
         await self._progress.declare(size_bytes)
         if self._file is not None:
             self._file.size_bytes = size_bytes
 
     async def declare_received(self) -> None:
-        """All of the content is here: fix its size. Nothing stays of what the bucket has no room for."""
+        """Declare the number of received bytes as the size, as all of the content is here.
+
+        If the bucket has no room for it, no byte is kept.
+        """
         try:
             await self.declare(self.file.offset)
         except NO_ROOM:
@@ -131,18 +135,18 @@ class UploadHolder:
             raise
 
     def written(self) -> None:
-        """After each append, in its thread."""
+        """Note written bytes; called after each append, in its thread."""
         self._progress.written(self.file)
 
     async def keep_up(self) -> None:
-        """Between pieces of a body. Raises what `UploadProgress.keep_up` does."""
+        """Report and wait as needed, between pieces of a body. Raises what `UploadProgress.keep_up` does."""
         await self._progress.keep_up(self.file)
 
     async def settle(self) -> None:
-        """Make what came durable, here and on the write quorum, and have the log say so; ends the chain.
+        """Make all bytes durable, here and on the write quorum, and record that in the log; end the chain.
 
-        Raises FilestoreError when that cannot be done, OffsetMismatch among them when the disk has lost
-        finished content; Overtaken.
+        Raises FilestoreError if that is impossible, for example OffsetMismatch if the disk has lost finished
+        content; Overtaken.
         """
         durable_offset = await self.services.disk.run(self.file.sync)
         moved()
@@ -156,9 +160,9 @@ class UploadHolder:
             await self.drop_lost(error)
 
     async def settle_received(self) -> None:
-        """Settle what came of a request that has failed, if the caller may write still.
+        """Settle the bytes of a failed request, if the caller may still write.
 
-        What may be the last of all content, and is withheld still, is dropped. Raises as `settle`.
+        Withheld bytes that may complete the content are dropped. Raises as `settle`.
         """
         if self.record.size_bytes in (None, self.file.offset):
             await self.services.disk.run(self.file.drop_withheld)
@@ -169,22 +173,22 @@ class UploadHolder:
             await self.drop_unrecorded()
 
     async def keep(self, content: bytes) -> None:
-        """Take all of the content in at once, and settle it as `settle_received` does."""
+        """Write all of the content, and settle it as `settle_received` does."""
         await self.services.disk.run(self.file.append, content)
         await self.settle_received()
 
     async def rewind(self, offset: int, sha256: str) -> None:
         """Drop the bytes from `offset` on; `sha256`: of those before it.
 
-        The log comes first, if it may know of more: no copy may have less than it says. Raises
-        FilestoreError, and then nothing is dropped; Overtaken.
+        The log comes first, if it may know of more: no copy may have less than the log says. Raises
+        FilestoreError, and then no byte is dropped; Overtaken.
         """
         await self._progress.end()
         if self.file.finished is not None and offset == self.file.offset:
-            return  # nothing came after it
+            return  # no bytes follow it
         record = self.record
         if offset < max(record.offset_bytes, self._progress.proposed_offset):
-            if offset > record.offset_bytes:  # a report of more may have got no answer
+            if offset > record.offset_bytes:  # a report of more may be without a reply
                 offset, sha256 = record.offset_bytes, record.prefix_sha256
             await self._progress.rewind(offset, sha256)
         if self.file.finished is not None:
@@ -192,10 +196,10 @@ class UploadHolder:
         await self._cut(offset)
 
     async def roll_back(self, offset: int, sha256: str) -> None:
-        """Rewind; for a caller who may not write any more, only to what the log does not know.
+        """Rewind; if the caller may no longer write, only to the offset in the log.
 
-        That goes too when the log does not answer, which is raised: who asks for the completion next may say
-        nothing of a digest.
+        The bytes are dropped even if the log does not answer, which is raised: a later request for the
+        completion may name no digest.
         """
         try:
             await self.rewind(offset, sha256)
@@ -207,7 +211,7 @@ class UploadHolder:
             raise
 
     async def drop_unrecorded(self) -> None:
-        """Drop what the log cannot know of, for a caller whose reports it refuses."""
+        """Drop the bytes that the log cannot know of, for a caller whose reports it rejects."""
         await self._progress.end()
         stop = max(self.record.offset_bytes, self._progress.proposed_offset)
         if self.file.offset > stop:
@@ -216,21 +220,21 @@ class UploadHolder:
     async def drop_lost(self, error: BlobMissing | BlobDamaged) -> NoReturn:
         """Drop finished content that this disk has lost.
 
-        Raises Overtaken if another node has what is acknowledged of it, Unavailable if one may have it,
-        OffsetMismatch when it has to come again.
+        Raises Overtaken if another node has the acknowledged bytes, Unavailable if one may have them,
+        OffsetMismatch if they have to be sent again.
         """
         await self._recover(0)
         raise OffsetMismatch("The disk has lost this content. Send it again.", offset=0) from error
 
     async def hand_over(self, expected_bytes: int = 0) -> str:
-        """This disk takes no more: the node that holds the upload now, "" when no other can.
+        """Hand the upload over, as this disk accepts no more; return its new holder, "" if there is none.
 
-        `expected_bytes`: the size of the content if that is known and not declared yet. Raises
-        what the log refuses; Overtaken.
+        `expected_bytes`: the size of the content if that is known and not declared yet. Raises what the log
+        refuses; Overtaken.
         """
         await self._progress.end()
         if not self.record.offset_bytes and self._progress.proposed_offset:
-            await self._progress.rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
+            await self._progress.rewind(0, EMPTY_SHA256)  # a late report must not be applied elsewhere
         send, record = self._send_acknowledged, self.record
         try:
             return await hand_over(self.services, self.caller, record, send, expected_bytes=expected_bytes)
@@ -238,7 +242,7 @@ class UploadHolder:
             raise Overtaken(error.details) from error
 
     async def discard(self) -> None:
-        """The upload has ended: its file goes, now or when the sweep comes by."""
+        """Delete the file of an ended upload, now or with the next sweep."""
         await self.close()
         self._file = None
         try:
@@ -248,7 +252,7 @@ class UploadHolder:
             _log.warning("the files of an upload that has ended are left", extra=facts)
 
     async def close(self) -> None:
-        """Give everything back. Bytes that were not settled stay in the file."""
+        """Release everything. Bytes that were not settled stay in the file."""
         await self._progress.end()
         if self._file is not None:
             self._file.close()
@@ -256,7 +260,7 @@ class UploadHolder:
     async def _opened(self) -> UploadFile:
         """Open the local file; bytes that the disk does not return count as lost.
 
-        Of any size: an older epoch's may be longer than what was declared since.
+        The size is not checked: the file of an older epoch may be longer than a later declaration.
         """
         uploads, record, disk = self.services.uploads, self.record, self.services.disk
         step = partial(uploads.open, record.file_uuid, None, with_md5=record.kind == VM)
@@ -274,10 +278,10 @@ class UploadHolder:
             return await opened()
 
     async def _enter(self) -> None:
-        """Bring the file to where the log stands, in its epoch."""
+        """Bring the file to the offset and the epoch of the log."""
         record, disk = self.record, self.services.disk
         if self.file.epoch == record.epoch:
-            # An earlier request may have proposed all of it, and got no answer yet.
+            # An earlier request may have proposed all of it, without a reply so far.
             self._progress.proposed_offset = max(record.offset_bytes, self.file.offset)
             if self.file.offset < record.offset_bytes:
                 await self._recover(self.file.offset)
@@ -293,7 +297,7 @@ class UploadHolder:
         await disk.run(self.file.enter_epoch, self.record.epoch)
 
     async def _has_acknowledged(self) -> bool:
-        """Whether the acknowledged bytes are those that the log knows: a disk may give others back."""
+        """Return whether the acknowledged bytes have the hash in the log: a disk may return others."""
         record = self.record
         if not record.offset_bytes or not record.prefix_sha256:
             return True
@@ -306,7 +310,7 @@ class UploadHolder:
             return False
 
     async def _send_acknowledged(self, node_id: str) -> bool:
-        """Send a node outside the placement what is acknowledged: whether it has that durably."""
+        """Send the acknowledged bytes to a node outside the placement; return whether it has them durably."""
         if self._file is None or self.file.broken or self.file.offset < self.record.offset_bytes:
             return False
         try:
@@ -315,20 +319,20 @@ class UploadHolder:
             await self.drop_lost(error)
 
     async def _cut(self, stop: int) -> None:
-        """The file ends there from now on, in the epoch of the log."""
+        """Cut the file, in the epoch of the log."""
         if self.file.finished is not None:
             await self._reopen(stop)
         await self.services.disk.run(self.file.rollback_to, stop)
         await self.services.disk.run(self.file.enter_epoch, self.record.epoch)
 
     async def _reopen(self, stop: int) -> None:
-        """Open it anew, with its first `stop` bytes: finished content gives way."""
+        """Open it again, with its first `stop` bytes, also if its content was finished."""
         finished, self._file = self.file, None
         self._file = await self.services.disk.run(self.services.uploads.reopen, finished, stop)
         self._file.size_bytes = self.record.size_bytes
 
     async def _recover(self, sound_offset: int) -> None:
-        """This disk has lost acknowledged bytes: another node goes on, or the client sends them again."""
+        """Handle lost acknowledged bytes: another node continues, or the client sends them again."""
         await self._give_up()
         if self.file.finished is not None:
             await self._reopen(sound_offset)
@@ -337,9 +341,9 @@ class UploadHolder:
         await self.rewind(sound_offset, self.file.sha256 if sound_offset else EMPTY_SHA256)
 
     async def _give_up(self) -> None:
-        """Raise Overtaken if another node has what is acknowledged and lost here: it holds the upload now.
+        """Raise Overtaken if another node has the acknowledged bytes lost here: it is the holder now.
 
-        Raises Unavailable if nodes that may have it do not answer.
+        Raises Unavailable if nodes that may have them do not answer.
         """
         if not self.record.offset_bytes:
             return

@@ -1,9 +1,9 @@
-"""How far an upload is while its holder writes it: at the members, and in the log.
+"""The progress of an upload while its holder writes it: at the members, and in the log.
 
-Bytes go along a chain (`node/uploads/chain.py`) as soon as they may be sent. What the write quorum has
-durably is reported to the log from time to time; what the log has is acknowledged. Every report names the
-epoch in which the holder knows the upload. The log refuses those of an older one, and an answer counts only
-while it names this node as the holder.
+Bytes go along a chain (`node/uploads/chain.py`) as soon as they may be sent. The holder reports to the log
+from time to time how many bytes the write quorum has durably, and the log's offset is acknowledged. Every
+report names the epoch in which the holder knows the upload. The log rejects reports of an older epoch, and a
+reply counts only while it names this node as the holder.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from runtime.lifetime import end_tasks
 from runtime.time_limits import moved
 from web.headers.ranges import SIZE_BYTES_MAX
 
-SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
-REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
-REPORT_GAP_S = 0.25  # or what comes within it: every coordinator syncs a report, and shares the machine
-REPORT_S = 2.0  # after so long fewer bytes are reported too: what a lost holder costs a slow client
-RENEW_S = 30.0  # without new bytes: the expiry moves on, and a deleted file ends the request
-RESERVED_AHEAD_BYTES = 16 << 20  # for a body that does not tell its length
-NO_ROOM = (PayloadTooLarge, RateLimited)  # what the log says when the quota has no room for more, or not yet
+SMALL_BYTES = 4 << 20  # smaller content is copied when it is complete: a chain would cost more
+REPORT_BYTES = 16 << 20  # about what a client loses with the holder
+REPORT_GAP_S = 0.25  # the shortest interval: every coordinator syncs a report, and shares the machine
+REPORT_S = 2.0  # the longest interval with new bytes: what a slow client loses with the holder
+RENEW_S = 30.0  # without new bytes: extends the expiry, and notices a deleted file
+RESERVED_AHEAD_BYTES = 16 << 20  # for a body of undeclared length
+NO_ROOM = (PayloadTooLarge, RateLimited)  # the log's errors if the quota has no room, or not yet
 
 
 class Overtaken(Exception):
@@ -48,17 +48,17 @@ class Overtaken(Exception):
 
 
 def is_report_due(new_bytes: int, since_s: float) -> bool:
-    """Whether so many new bytes are to be reported to the log, so long after the last report."""
+    """Return whether to report this many new bytes to the log, this long after the last report."""
     if new_bytes >= REPORT_BYTES:
         return since_s >= REPORT_GAP_S
     return (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
 
 
 class UploadProgress:
-    """Tells the members and the log of one upload. It begins with the first bytes; `end` it.
+    """Reports on one upload to the members and the log. It begins with the first bytes; `end` it.
 
-    `record` is the newest from the log; `proposed_offset` is what the log may say by now, in a report that
-    got no answer.
+    `record` is the newest from the log; `proposed_offset` is the offset that the log may have by now, from a
+    report without a reply.
     """
 
     def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
@@ -76,7 +76,7 @@ class UploadProgress:
 
     @property
     def is_running(self) -> bool:
-        """Whether bytes go to members now."""
+        """Return whether bytes are being sent to members now."""
         return self._chain is not None
 
     @property
@@ -92,22 +92,22 @@ class UploadProgress:
         )
 
     async def reserve(self, size_bytes: int, *, is_announced: bool = False) -> None:
-        """Have the log reserve so much of the bucket's quota, unless it has.
+        """Make the log reserve this much of the bucket's quota, unless it has.
 
         `is_announced`: the request says that its content ends there. Raises NO_ROOM, Overtaken.
         """
         self._announced_bytes = size_bytes if is_announced else self._announced_bytes
         if size_bytes > reserved_stop(self.record):
-            await self._end_report()  # one after the other: the log takes no older offset
+            await self._end_report()  # one after the other: the log rejects a lower offset
         record = self.record
         if size_bytes > reserved_stop(record):
             await self._report(record.offset_bytes, record.prefix_sha256, reserve_bytes=size_bytes)
 
     async def _reserve_ahead(self, offset: int) -> None:
-        """Reserve quota for more bytes than came; for those that came if the bucket is nearly full.
+        """Reserve quota for more bytes than arrived, or just for those if the bucket is nearly full.
 
-        The log itself reserves a declared size. If nobody declared one, the holder reserves before other
-        nodes get bytes. Raises NO_ROOM.
+        The log itself reserves a declared size. Without one, the holder reserves before other nodes get
+        bytes. Raises NO_ROOM.
         """
         try:
             await self.reserve(min(offset + RESERVED_AHEAD_BYTES, SIZE_BYTES_MAX))
@@ -115,7 +115,7 @@ class UploadProgress:
             await self.reserve(offset)
 
     def written(self, file: UploadFile) -> None:
-        """After each append, in its thread: lets the links have the bytes, and marks and syncs them."""
+        """After each append, in its thread: allow the links to send the bytes, and mark and sync them."""
         if self._source is None:
             if SMALL_BYTES < file.offset <= reserved_stop(self.record):
                 self._source = LinkSource(self._services.disk, file)
@@ -133,7 +133,7 @@ class UploadProgress:
         self._loop.call_soon_threadsafe(self._source.move, self._sendable_offset(file), mark)
 
     async def keep_up(self, file: UploadFile) -> None:
-        """Between pieces of a body: reports what is due, and waits while the quorum is far behind.
+        """Between pieces of a body: report what is due, and wait while the quorum is far behind.
 
         Raises Unavailable or InsufficientStorage without a quorum of members; what the log refuses (deleted,
         revoked, beyond the quota); Overtaken.
@@ -155,10 +155,10 @@ class UploadProgress:
             await self._chain.reach(sendable_offset - BEHIND_BYTES_MAX)
 
     async def settle(self, file: UploadFile) -> list[str]:
-        """Have the write quorum and the log follow a file that is durable, and end; members that have all.
+        """Bring the write quorum and the log to the end of a durable file; return the members that have all.
 
-        Raises FilestoreError when that cannot be done; BlobMissing or BlobDamaged for finished content that
-        is no more; Overtaken.
+        Raises FilestoreError if that is impossible; BlobMissing or BlobDamaged if finished content is gone;
+        Overtaken.
         """
         offset = file.offset
         if self._source is None:
@@ -177,9 +177,9 @@ class UploadProgress:
         return [name for name, stop in durable.items() if stop == offset]
 
     async def send_acknowledged(self, file: UploadFile, node_id: str) -> bool:
-        """Send a node outside the placement what is acknowledged: whether it has that durably.
+        """Send the acknowledged bytes to a node outside the placement; return whether it has them durably.
 
-        Raises BlobMissing or BlobDamaged for finished content that is no more.
+        Raises BlobMissing or BlobDamaged if finished content is gone.
         """
         offset = self.record.offset_bytes
         self._source = LinkSource(self._services.disk, file)
@@ -197,7 +197,7 @@ class UploadProgress:
         return durable.get(node_id) == offset
 
     async def end(self) -> None:
-        """End the chain, and a report that is under way; again is harmless."""
+        """End the chain, and a running report. May be called twice."""
         chain, reporting, source = self._chain, self._reporting, self._source
         self._chain, self._reporting, self._source = None, None, None
         self._marked_offset = 0
@@ -209,7 +209,10 @@ class UploadProgress:
             source.close()
 
     async def rewind(self, offset: int, sha256: str) -> None:
-        """Enter a new epoch: what was proposed before and comes later is refused. Raises as `settle`."""
+        """Enter a new epoch, in which the log rejects earlier proposals that arrive late.
+
+        Raises as `settle`.
+        """
         command = RewindUpload(
             caller=self._caller,
             file_uuid=self.record.file_uuid,
@@ -222,7 +225,7 @@ class UploadProgress:
         self.proposed_offset = offset
 
     async def declare(self, size_bytes: int) -> None:
-        """Fix the size. Raises Conflict when it has another by now; Overtaken."""
+        """Fix the size. Raises Conflict if another was declared meanwhile; Overtaken."""
         command = DeclareSize(caller=self._caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
         record = await self._services.api.metadata.propose(command, UploadRecord)
         if record.epoch != self.record.epoch:
@@ -251,7 +254,7 @@ class UploadProgress:
         return min(file.sendable_offset, reserved_stop(self.record))
 
     async def _end_report(self) -> None:
-        """Wait for the one that is under way. Raises what it is refused with."""
+        """Wait for the running report. Raises its error."""
         if self._reporting is not None:
             reporting, self._reporting = self._reporting, None
             await reporting
@@ -267,13 +270,13 @@ class UploadProgress:
         return min(file.durable_offset, staying_offset if is_news else chain.quorum_offset())
 
     async def _report_underway(self, file: UploadFile, chain: Chain) -> None:
-        """A coordinator that does not answer does not stop the bytes; a refusal does."""
+        """Ignore a coordinator that does not answer, as the bytes may continue; raise a rejection."""
         assert self._source is not None
         self._reported_at_s = self._loop.time()
         record = self.record
         mark = self._source.mark_below(self._reportable_offset(file, chain))
         if mark is not None and mark[0] == record.size_bytes:
-            mark = None  # the request that brought the last bytes has not looked at them yet
+            mark = None  # the request that brought the last bytes has not verified them yet
         with suppress(Unavailable):
             if mark is not None and mark[0] > record.offset_bytes:
                 await self._report(*mark)
@@ -281,9 +284,9 @@ class UploadProgress:
                 await self._report(record.offset_bytes, record.prefix_sha256)
 
     async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:
-        """Have the log acknowledge the bytes before `offset`.
+        """Let the log acknowledge the bytes before `offset`.
 
-        Raises FilestoreError for what the log refuses, Unavailable when it does not answer, Overtaken.
+        Raises FilestoreError if the log refuses, Unavailable if it does not answer, Overtaken.
         """
         record, proposed_before = self.record, self.proposed_offset
         self.proposed_offset = max(proposed_before, offset)
@@ -300,9 +303,9 @@ class UploadProgress:
         try:
             await self._propose(command)
         except (Forbidden, Unauthorized, *NO_ROOM):
-            self.proposed_offset = proposed_before  # it will not come true any more
+            self.proposed_offset = proposed_before  # it was rejected for good
             raise
-        except InvalidRequest as error:  # no fault of the client's: our view was of before a removal
+        except InvalidRequest as error:  # not the client's fault: our view was older than a removal
             raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
 
     async def _propose(self, command: RecordProgress | RewindUpload) -> None:
@@ -319,10 +322,10 @@ class UploadProgress:
         self.record = record
 
     def _placement(self, offset: int) -> list[str]:
-        """The new placement when the present one is no longer the right one; [] leaves it.
+        """Return the new placement if the present one is no longer right; [] leaves it unchanged.
 
-        That is so when a node outside it has the bytes, or enough have them without one that leaves. The log
-        takes none that names a node which was removed since.
+        It changes if a node outside it has the bytes, or if enough nodes have them without a leaving one. The
+        log rejects a placement with a node that was removed since.
         """
         chain = self._chain
         if chain is None:
@@ -341,7 +344,7 @@ class UploadProgress:
 
 
 def reserved_stop(record: UploadRecord) -> int:
-    """Up to where there may be bytes of the upload on several nodes; SIZE_BYTES_MAX without a bound."""
+    """Return the offset below which nodes may have bytes of the upload; SIZE_BYTES_MAX without a bound."""
     if record.size_bytes is not None or record.reserved_bytes is UNSET:
         return SIZE_BYTES_MAX
     return record.reserved_bytes

@@ -1,12 +1,12 @@
-"""How copies of a blob are made: the one place that knows.
+"""Create the copies of a blob on other nodes; the only place that does.
 
-Members of an upload's chain (`node/uploads/chain.py`) have all bytes when it ends: they put them into place.
-Where that is not enough, and for small content, the finished blob goes to all peers at once; what is small
-and in memory still goes together with others (`node/uploads/small_copies.py`), by the same rules.
+The members of an upload's chain (`node/uploads/chain.py`) have all bytes when it ends: they put them into
+place. If that is not enough, and for small content, the finished blob is sent to all peers at once. Small
+content in memory is sent together with others (`node/uploads/small_copies.py`), by the same rules.
 
-A copy counts when the peer has answered that it is whole, verified by sha256 and durable; one that a peer had
-before, when the peer has read it and found it sound. Once enough copies count, those that make no progress
-are given up: a peer that hangs does not delay the client.
+A copy counts when the peer has answered that it is whole, verified by sha256 and durable; an older copy
+counts when the peer has read it and found it sound. Once enough copies count, those without progress are
+abandoned: a peer that hangs does not delay the client.
 """
 
 import asyncio
@@ -34,24 +34,24 @@ from node.uploads.small_copies import SmallCopies
 from runtime.lifetime import end_tasks
 from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
 
-ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
+ASK_TIMEOUT_S = 5.0  # for a peer to report whether it has a blob: it opens two files
 SYNC_S = 10.0  # after its last byte: a peer has at most 64 MiB left to sync, on a slow disk
-FINISH_S = 30.0  # for a member to put what it has into place; one that hashes it first goes on with that
-VERIFY_S = 20.0  # for a peer to read a copy that it had before; what it has read is trusted for an hour
-VERIFY_BYTES_PER_S = 50_000_000  # of a disk that others read too: less content has less of that time
-ASKED_BYTES_MIN = 64 << 10  # below it sending the copy costs less than asking first who has one
-GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
-KNOWN_ASKED_MAX = 8  # nodes that are asked whether they hold it already: more than replicas are wanted
-SUBSTITUTES_MAX = 4  # nodes outside the placement that are tried when too few of the placement take a copy
+FINISH_S = 30.0  # for a member to put its bytes into place; one that hashes them first continues
+VERIFY_S = 20.0  # for a peer to read an older copy; what it has read is trusted for an hour
+VERIFY_BYTES_PER_S = 50_000_000  # of a disk with other readers: less content gets less of that time
+ASKED_BYTES_MIN = 64 << 10  # below this, sending the copy costs less than asking for one
+GRACE_S = 5.0  # without progress, for a copy that the write quorum no longer needs
+KNOWN_ASKED_MAX = 8  # nodes that are asked whether they have it already: more than replicas are wanted
+SUBSTITUTES_MAX = 4  # nodes outside the placement that are tried if too few of the placement accept a copy
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
 _log = logging.getLogger(__name__)
 
 
 class _Attempt:
-    """One copy on its way to one node.
+    """One copy in transfer to one node.
 
-    `quiet_until_s`: until when silence is no reason to give it up; `works_until_s`: the same while a client
+    `quiet_until_s`: until then silence is no reason to abandon it; `works_until_s`: the same while a client
     waits.
     """
 
@@ -61,11 +61,11 @@ class _Attempt:
         self.moved_at_s = asyncio.get_running_loop().time()
 
     def allow(self, timeout_s: float) -> None:
-        """Its next step may take so long."""
+        """Allow its next step this much time."""
         self.quiet_until_s = asyncio.get_running_loop().time() + timeout_s
 
     def moved(self, *, works_s: float = 0.0) -> None:
-        """It got further, and so did the request; `works_s`: what its next step takes as a rule."""
+        """Record progress, also of the request; `works_s`: the usual duration of its next step."""
         self.moved_at_s = asyncio.get_running_loop().time()
         self.works_until_s = self.moved_at_s + works_s
         moved(allow_s=works_s)
@@ -95,9 +95,9 @@ class Replication:
         self.small_copies = SmallCopies(peers, metrics.replica_bytes.labels("sent"))
 
     async def finish(self, terms: LinkTerms, blob: FinishedBlob, members: Sequence[str]) -> list[str]:
-        """Which of these members, who have all bytes of the upload, have put them into place.
+        """Return those of these members with all bytes of the upload that have put them into place.
 
-        Once enough have, those that hang are given up.
+        Once enough have, those that hang are abandoned.
         """
         needed = self._view.current.write_quorum - 1
         return await self._try_all(members, needed, lambda attempt: self._finish_member(attempt, terms, blob))
@@ -120,14 +120,14 @@ class Replication:
     ) -> list[str]:
         """Spread small content like `spread`, while this disk stores it: done when `here` is done.
 
-        The nodes of the placement are sent it with other small content, and not asked first who has it; where
-        one of them fails, or takes long, others are asked as for any content.
+        The nodes of the placement receive it with other small content, without being asked first. If one of
+        them fails or is slow, others are asked as for any content.
         """
         awake = [name for name in placement if name != self._node_id and name not in self._peers.silent]
         needed = self._view.current.write_quorum - 1
         copying = asyncio.create_task(self._copy_to(awake, blob, needed=needed, content=content))
         try:
-            await here  # what this disk refuses is told at once, whoever hangs
+            await here  # an error of this disk is reported at once, even if other nodes hang
             made = await copying
         finally:
             await end_tasks([copying])
@@ -136,12 +136,12 @@ class Replication:
     async def spread(
         self, blob: FinishedBlob, placement: Sequence[str], *, made: Sequence[str] = ()
     ) -> list[str]:
-        """The nodes that hold this blob durably now, this one first; at least the write quorum.
+        """Return the nodes that hold this blob durably now, this one first; at least the write quorum.
 
-        `made`: others of which that is known. Content that enough nodes hold already is not copied. Tried are
-        those of the placement, then others one by one, then those of the placement that were silent lately.
-        Raises Unavailable when too few can be had; copies that were made stay, and the next attempt finds
-        them.
+        `made`: other nodes known to have it. Content that enough nodes have already is not copied. The nodes
+        of the placement are tried first, then others one by one, then those of the placement that were silent
+        lately. Raises Unavailable if too few copies can be made; finished copies stay, and the next attempt
+        finds them.
         """
         write_quorum = self._view.current.write_quorum
         enough = max(write_quorum, min(self._view.current.replicas, len(placement)))
@@ -176,10 +176,10 @@ class Replication:
         return [name for name in known if name not in holders and name not in placement][:SUBSTITUTES_MAX]
 
     async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str], needed: int) -> list[str]:
-        """Other nodes that the log names as holders of this content and that say so themselves.
+        """Return other nodes that hold this content according to the log and confirm it.
 
-        A few are asked: there may be as many as nodes, and each reads all of it. Once `needed` have said so,
-        nobody else is waited for.
+        A few are asked: there may be as many as nodes, and each reads all of it. Once `needed` have
+        confirmed, no other is awaited.
         """
         query = FindBlob(sha256=blob.sha256)
         record = await self._metadata.read(query, _MAYBE_BLOB)
@@ -200,10 +200,10 @@ class Replication:
         is_last: bool = False,
         content: bytes | None = None,
     ) -> list[str]:
-        """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up.
+        """Return those of these nodes that accepted a copy.
 
-        `is_last`: no others can be tried after them, so a client's patience may end with them. `content`: all
-        of it, if it is small.
+        Once `needed` have (default: all), stalled ones are abandoned. `is_last`: no others can be tried after
+        them, so a client's patience may end with them. `content`: all of it, if it is small.
         """
         enough = len(node_ids) if needed is None else needed
         patience_s = PATIENCE_S if is_last else SPARE_S
@@ -216,9 +216,9 @@ class Replication:
         work: Callable[[_Attempt], Coroutine[Any, Any, bool]],
         patience_s: float = SPARE_S,
     ) -> list[str]:
-        """The nodes where it came out true.
+        """Return the nodes for which `work` returned True.
 
-        Once `needed` are, those without progress are given up; while a client waits also before that, after
+        Once `needed` are, those without progress are abandoned; while a client waits also before that, after
         `patience_s`.
         """
         copies = {asyncio.create_task(work(attempt)): attempt for attempt in map(_Attempt, node_ids)}
@@ -230,7 +230,7 @@ class Replication:
         return [attempt.node_id for copy, attempt in copies.items() if not copy.cancelled() and copy.result()]
 
     async def _holds(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
-        """Whether the node has a sound copy: it says so at once, and again after it has read it."""
+        """Return whether the node has a sound copy: it reports one at once, and again after reading it."""
         path = f"/blobs/{blob.sha256}"
         try:
             if not await self._affirms(attempt, blob, path, ASK_TIMEOUT_S):
@@ -278,7 +278,7 @@ class Replication:
         return True
 
     async def _pieces(self, attempt: _Attempt, blob: FinishedBlob) -> AsyncGenerator[Piece, None]:
-        """The content from this disk, with the attempt's progress."""
+        """Yield the content from this disk, and record the attempt's progress."""
         sent_bytes = self._metrics.replica_bytes.labels("sent")
         attempt.allow(GRACE_S)
         try:
@@ -292,17 +292,17 @@ class Replication:
         except BlobDamaged as damage:
             await remove_from_service(self._disk, self._blobs, self._metrics, damage)
             raise
-        attempt.allow(SYNC_S)  # all is there: now the peer syncs the rest of it
+        attempt.allow(SYNC_S)  # all is sent: now the peer syncs the rest of it
 
 
 async def _until_enough(
     copies: Mapping[asyncio.Task[bool], _Attempt], needed: int, patience_s: float
 ) -> Collection[asyncio.Task[bool]]:
-    """Wait for the copies; once `needed` were taken, no longer than the others make progress.
+    """Wait for the copies; once `needed` are made, only as long as the others make progress.
 
-    While a client waits no longer than `patience_s` without progress before that, and SPARE_S after it.
+    While a client waits, only up to `patience_s` without progress before that, and SPARE_S after it.
 
-    Returns those that made none.
+    Returns the tasks without progress.
     """
     now_s = asyncio.get_running_loop().time
     enough_at_s: float | None = None
@@ -322,7 +322,10 @@ async def _until_enough(
 
 
 def _given_up_at_s(attempt: _Attempt, enough_at_s: float | None, patience_s: float) -> float:
-    """When, unless it moves. `enough_at_s`: since when it is not needed any more."""
+    """Return when an attempt without progress is abandoned.
+
+    `enough_at_s`: since when it is no longer needed.
+    """
     ends_at_s = math.inf
     if enough_at_s is not None:
         ends_at_s = max(enough_at_s + GRACE_S, attempt.quiet_until_s)

@@ -50,7 +50,7 @@ class NodeServices:
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
 
     def __post_init__(self) -> None:
-        """Small content has its own way to the disk."""
+        """Create the separate path of small content to the disk."""
         object.__setattr__(self, "small_blobs", GroupCommit(self.disk, self.blobs.pack))
 
 
@@ -58,6 +58,6 @@ NODE = web.AppKey[NodeServices]("node")
 
 
 def provide(app: web.Application, services: NodeServices) -> None:
-    """Give the handlers in `app` the node, and those of the metadata API what they take of it."""
+    """Give the node to the handlers in `app`, and its shared parts to those of the metadata API."""
     app[API] = services.api
     app[NODE] = services

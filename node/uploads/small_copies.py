@@ -1,7 +1,7 @@
-"""Copies of small blobs for other nodes: many in one request, as `node/peerapi/blobs.py` takes them.
+"""Copies of small blobs for other nodes: many in one request, for `node/peerapi/blobs.py`.
 
-To each node REQUESTS_MAX requests are under way at most. A blob that comes then waits, and goes with the next
-one, together with all that came meanwhile. For the event loop.
+Up to REQUESTS_MAX requests to a node are in progress. A blob that arrives then waits, and is sent with the
+next request, together with all that arrived meanwhile. For the event loop.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from node.peer.client import PeerClient, PeerFailed
 from runtime.lifetime import end_tasks
 
 PATH: Final = "/small-blobs"
-REQUESTS_MAX: Final = 2  # under way to one node: while it syncs one the next arrives
+REQUESTS_MAX: Final = 2  # in progress to one node: while it syncs one, the next arrives
 REQUEST_BYTES_MAX: Final = 1 << 20
 REQUEST_BLOBS_MAX: Final = 256
 WAITING_BYTES_MAX: Final = 16 << 20  # for one node
-ANSWER_S: Final = 3.0  # for a peer to sync one batch that it works on, and this one
+ANSWER_S: Final = 3.0  # for a peer to sync its present batch, and this one
 _HEAD: Final = struct.Struct(f">{hashlib.sha256().digest_size}sI")  # sha256, length of the content
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copy:
-    """A blob that is not there yet, and who waits for it."""
+    """A blob that was not stored there yet, and the future of its sender."""
 
     sha256: str
     content: bytes
@@ -44,14 +44,14 @@ class SmallCopies:
         self._to: dict[str, _Peer] = {}
 
     def put(self, node_id: str, sha256: str, content: bytes) -> asyncio.Future[None]:
-        """Done when that node has the blob durably; raises PeerFailed where it has not."""
+        """Return a future that is done when that node has the blob durably; PeerFailed otherwise."""
         peer = self._to.get(node_id)
         if peer is None:
             peer = self._to[node_id] = _Peer(node_id, self._peers, self._sent_bytes)
         return peer.put(sha256, content)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End all requests."""
         for peer in self._to.values():
             await peer.close()
 
@@ -86,7 +86,7 @@ class _Peer:
         request.add_done_callback(self._requests.discard)
 
     async def _run(self) -> None:
-        """Send what waits, until nothing does."""
+        """Send waiting blobs until there are none."""
         while batch := self._batch():
             try:
                 await self._send(batch)
@@ -95,7 +95,7 @@ class _Peer:
                 for each in batch:
                     if not each.done.done():
                         each.done.set_exception(_another(failure))
-                        each.done.exception()  # seen, whether anybody waits or not
+                        each.done.exception()  # retrieved, even if no caller waits
                 if not isinstance(error, PeerFailed):
                     raise
             else:
@@ -104,7 +104,7 @@ class _Peer:
                         each.done.set_result(None)
 
     def _batch(self) -> list[_Copy]:
-        """The next to be sent; nobody waits for some of them any more."""
+        """Return the next blobs to send; skip those whose callers have given up."""
         batch, batch_bytes = list[_Copy](), 0
         while self._waiting and len(batch) < REQUEST_BLOBS_MAX and batch_bytes < REQUEST_BYTES_MAX:
             copy = self._waiting.popleft()
@@ -133,7 +133,7 @@ class _Peer:
 
 
 def encode_small_blobs(blobs: Sequence[tuple[str, bytes]]) -> bytes:
-    """The body of a request: of each blob its SHA-256, its length, big-endian, and its content."""
+    """Return the body of a request: for each blob its SHA-256, its length, big-endian, and its content."""
     parts = list[bytes]()
     for sha256, content in blobs:
         parts += _HEAD.pack(bytes.fromhex(sha256), len(content)), content
@@ -141,7 +141,10 @@ def encode_small_blobs(blobs: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def decode_small_blobs(body: bytes) -> list[tuple[str, bytes]]:
-    """Raises ValueError for a body that ends within a blob, or content that does not hash to its name."""
+    """Decode small blobs.
+
+    Raises ValueError for a body that ends within a blob, or content that does not hash to its name.
+    """
     blobs, at = list[tuple[str, bytes]](), 0
     with suppress(struct.error):
         while at < len(body):
@@ -161,5 +164,5 @@ async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _another(failure: PeerFailed) -> PeerFailed:
-    """An error of each one's own: whoever raises it adds to it."""
+    """Return a new error for each caller, as raising one adds to it."""
     return PeerFailed(failure.node_id, failure.reason, is_full=failure.is_full, is_silent=failure.is_silent)

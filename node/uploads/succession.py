@@ -36,12 +36,12 @@ from node.uploads.services import NodeServices
 from runtime.lifetime import end_tasks
 from runtime.time_limits import bounded_s, moved
 
-TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer; less for a client
+TAKEOVER_S = 8.0  # for the leader to notice the loss, and for members to answer; less for a client
 RETRY_S = 0.5
-PROBE_S = 3.0  # for a node to say what it has, or what it has room for
-SILENT_PROBE_S = 1.0  # for one that did not answer lately
-SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
-UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
+PROBE_S = 3.0  # for a node to report its bytes, or its room
+SILENT_PROBE_S = 1.0  # for a node that did not answer lately
+SENT_BYTES_MAX = 4 << 30  # the client waits meanwhile, and no other request can write: about a minute
+UNKNOWN_BYTES = 4 << 20  # of room, for an upload of unknown size: the node with most room comes first
 ASKED_MAX = 32  # nodes, for one upload
 ROOM_PATH, ROOM_HEADER = "/room", "Filestore-Room-Bytes"
 
@@ -49,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
-    """Return the upload with a holder that lives: a new one, or the old one if it answers again.
+    """Return the upload with a live holder: a new one, or the old one if it answers again.
 
     The upload begins again if its bytes are gone.
 
-    Raises Unavailable when no node that can be reached has the acknowledged bytes, and another may have them.
+    Raises Unavailable if no reachable node has the acknowledged bytes, and another may have them.
     """
     if (begun := await begin_anew_if_lost(services, caller, record)) is not None:
         return begun
@@ -107,7 +107,7 @@ async def begin_anew_if_lost(
     try:
         begun = await services.api.metadata.propose(command, UploadRecord)
     except Conflict:
-        return None  # it went on meanwhile, or a node of this name has joined
+        return None  # it continued meanwhile, or a node of this name has joined
     moved()
     facts = {"file_uuid": record.file_uuid, "offset_bytes": record.offset_bytes}
     _log.error("an upload starts over, because no node has its bytes any more", extra=facts)
@@ -115,9 +115,9 @@ async def begin_anew_if_lost(
 
 
 async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) -> bool:
-    """This node, the holder, has lost bytes: whether another one holds the upload now.
+    """Find another holder, as this node, the holder, has lost bytes; return whether there is one now.
 
-    Raises Unavailable when none says that it has them, and nodes that may have them do not answer.
+    Raises Unavailable if no node confirms that it has them, and nodes that may have them do not answer.
     """
     successor, do_all_say = await who_has_prefix(services, record.placement[1:], record)
     if not successor:
@@ -140,9 +140,9 @@ async def hand_over(
 ) -> str:
     """Return the node that holds the upload from now on; "" if none has room for the rest.
 
-    `expected_bytes`: the size of the content if it is known and not declared yet. `send_to` gives a node
-    what is acknowledged, and tells whether that is durable there. Raises what the log refuses, Conflict when
-    it knows of another holder.
+    `expected_bytes`: the size of the content if it is known and not declared yet. `send_to` sends the
+    acknowledged bytes to a node, and returns whether they are durable there. Raises what the log refuses,
+    Conflict if it knows of another holder.
     """
     offset_bytes = record.offset_bytes
     size_bytes = expected_bytes or offset_bytes + UNKNOWN_BYTES
@@ -178,7 +178,7 @@ async def _place(
     chosen: Sequence[str],
     others: Sequence[str],
 ) -> str:
-    """The first of `chosen` becomes the holder, in two steps; after the first alone it is a member."""
+    """Make the first of `chosen` the holder, in two steps; after the first step it is only a member."""
     command = RecordProgress(
         caller=caller,
         file_uuid=record.file_uuid,
@@ -198,7 +198,7 @@ async def _place(
 async def _propose(
     services: NodeServices, caller: Caller, record: UploadRecord, successor: str
 ) -> UploadRecord:
-    """The upload as another node of the placement holds it. Raises Conflict, and what the log refuses."""
+    """Propose another holder; return the upload with it. Raises Conflict, and what the log refuses."""
     command = TakeOverUpload(
         caller=caller,
         file_uuid=record.file_uuid,
@@ -215,10 +215,10 @@ async def _propose(
 
 
 async def is_reachable(services: NodeServices, node_id: str) -> bool:
-    """Whether the node answers on its peer port now, and can go on with what it holds."""
+    """Return whether the node answers on its peer port now, and can continue with its bytes."""
     probe_s = SILENT_PROBE_S if node_id in services.peers.silent else PROBE_S
     try:
-        # No upload has this name: that it is not there is an answer.
+        # No upload has this name: the answer that it is missing suffices.
         asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=probe_s)
         async with asked as answer:
             return answer.status != Unavailable.status
@@ -229,9 +229,9 @@ async def is_reachable(services: NodeServices, node_id: str) -> bool:
 async def who_has_prefix(
     services: NodeServices, node_ids: Sequence[str], record: UploadRecord
 ) -> tuple[str, bool]:
-    """The first of these nodes that says it has the acknowledged bytes, "" if none does.
+    """Return the first of these nodes that has the acknowledged bytes, "" if none has them.
 
-    Returns as well whether all have said. Nobody is waited for once one has them.
+    Also returns whether all have answered. Once one has them, no other is awaited.
     """
     asked = {asyncio.create_task(has_prefix(services, name, record)): name for name in node_ids}
     pending = set(asked)
@@ -247,10 +247,9 @@ async def who_has_prefix(
 
 
 async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
-    """Whether the node has the acknowledged bytes, as one that was removed has not.
+    """Return whether the node has the acknowledged bytes; False for a removed node.
 
-    It is None when the node does not say, within PROBE_S: one that has to read much of them says so when it
-    is asked again.
+    None if the node does not answer within PROBE_S: a node that has to read many bytes answers the next time.
     """
     stop = record.offset_bytes
     if node_id == services.node_id:
@@ -258,7 +257,7 @@ async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord)
             return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop
         except NotFound:
             return not stop
-        except FilestoreError:  # they are being read, or this disk fails: it does not say
+        except FilestoreError:  # they are being read, or this disk fails
             return None
     path = f"/uploads/{record.file_uuid}?stop={stop}"
     if not (within_s := bounded_s(PROBE_S)):
@@ -273,9 +272,9 @@ async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord)
 
 
 async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
-    """The sha256 of the first `stop` bytes as this node has them.
+    """Return the sha256 of this node's first `stop` bytes.
 
-    Raises NotFound when it has fewer; Unavailable while they are still being read, see
+    Raises NotFound if it has fewer; Unavailable while they are still being read, see
     `node/staging/resumed_hash.py`.
     """
     uploads, disk = services.uploads, services.disk
@@ -290,7 +289,7 @@ async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
 
 
 async def _is_member(services: NodeServices, node_id: str) -> bool:
-    """Whether the node is a member of the cluster; a view of before its join is renewed first."""
+    """Return whether the node is a member of the cluster; a view older than its join is renewed first."""
     if services.api.view.node(node_id) is not None:
         return True
     with suppress(TimeoutError):
@@ -303,8 +302,8 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
 async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: int) -> list[str]:
     """Return those of the first ASKED_MAX nodes that have room for `size_bytes`, most room first.
 
-    The nodes are asked when it is needed, so that each answers with what its disk takes in this moment;
-    heartbeats are seconds old and tell the coordinators only.
+    The nodes are asked when it is needed, so that each answers for its disk at this moment; heartbeats are
+    seconds old and only reach the coordinators.
     """
     asked = list(node_ids)[:ASKED_MAX]
     asked = [node_id for node_id in asked if node_id not in peers.silent] or asked

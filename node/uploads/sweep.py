@@ -1,10 +1,9 @@
 """Removes the directories of uploads that have ended. Apart from requests: a task of its own.
 
-They expired, were given up or deleted, or finished before a crash. The log is asked first, in bounded
-questions; what is in use now is left alone whatever it says. Each worker of a node sweeps the uploads that
-belong to it: only it knows whether they are in use; and only it can seal the pack that it appends to, which
-custody then rewrites. What the disk does not let go is passed over (`node/diskio/unusable_paths.py`), and
-tried again each time.
+Such uploads expired, were deleted, or finished before a crash. The log is asked first, in bounded queries; an
+upload in use is never removed. Each worker of a node sweeps its own uploads: only it knows whether they are
+in use, and only it can seal the pack that it appends to, which custody then rewrites. Files that the disk
+does not let it remove are skipped (`node/diskio/unusable_paths.py`), and tried again each time.
 """
 
 import logging
@@ -21,8 +20,9 @@ from runtime.background import Work
 from runtime.clock import boot_time_s
 
 SWEEP_S = 60.0
-QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
-STALE_S = 3600.0  # half-written things that nobody has written to: a process that died, a disk that refused
+QUESTION_IDS_MAX = 500  # the limit of one LiveUploads query
+# Half-written files that were not written to for this long: a process died, or a disk refused.
+STALE_S = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
 
     async def look() -> None:
-        services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
+        # A failed pull need not be requested again: a new failure reports it.
+        services.blobs.poison.clear(WORK, "pull")
         await services.disk.run(services.blobs.leftovers.retry)
         await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=boot_time_s())
         await services.disk.run(services.blobs.look_again)
@@ -46,7 +47,10 @@ async def keep_swept(services: NodeServices) -> None:
 
 
 async def sweep(services: NodeServices) -> int:
-    """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
+    """Discard what no live upload needs; return how many.
+
+    Raises FilestoreError if the log cannot be asked.
+    """
     listed = await services.disk.run(services.uploads.list_uuids)
     present = [file_uuid for file_uuid in listed if services.siblings.owner(file_uuid) is None]
     discarded = 0
@@ -60,7 +64,7 @@ async def sweep(services: NodeServices) -> int:
 
 
 async def _discard(services: NodeServices, file_uuid: str) -> bool:
-    """Under the lock that requests take, so that none begins to write what goes away."""
+    """Discard an upload under the lock of requests, so that none begins to write it."""
     if services.locks.is_locked(file_uuid):
         return False
     gone = False
@@ -68,7 +72,7 @@ async def _discard(services: NodeServices, file_uuid: str) -> bool:
         async with services.locks.lock(file_uuid, lambda: True, lambda: None):
             with services.blobs.poison.skipping(AREA, file_uuid):
                 gone = await services.disk.run(services.uploads.discard, file_uuid)
-    except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep comes
+    except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep tries again
         return False
     if gone:
         _log.info("discarded the bytes of an ended upload", extra={"file_uuid": file_uuid})

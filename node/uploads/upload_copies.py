@@ -1,10 +1,10 @@
-"""Copies of unfinished uploads that the leading coordinator orders, since a node is to leave.
+"""Copies of unfinished uploads that the leading coordinator orders, as a node is about to leave.
 
-An order names what the log says is acknowledged: so many bytes, of this sha256, in this epoch. Here they are
-read before it is said that they are here; what is missing comes from the sources, one after the other, and
-counts when all of it has that sha256. Without sources nothing is changed. An upload that somebody writes now
-is left alone. As with `node/peer/pulls.py` the work belongs to nobody's request, and ends when nobody has
-asked for LINGER_S.
+An order names the acknowledged bytes in the log: their number, sha256 and epoch. This node reads its bytes
+before it confirms them. It fetches missing bytes from the sources, one after the other, and they count only
+if all together have that sha256. Without sources nothing is changed. An upload that a request writes now is
+left alone. As in `node/peer/pulls.py`, the work belongs to no request, and ends if it was not requested for
+LINGER_S.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from web.headers.ranges import SIZE_BYTES_MAX
 
 ANSWER_S: Final = 20.0
 LINGER_S: Final = 60.0
-COPIES_MAX: Final = 64  # that are wanted at once
-TURNS: Final = 2  # that bytes come for at once
+COPIES_MAX: Final = 64  # ordered at once
+TURNS: Final = 2  # fetched at once
 SOURCES_MAX: Final = 16
 
 CopyStanding = Literal["here", "absent", "running", "busy"]
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class CopyOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The copy that is ordered here. `with_md5`: of a VM image. Without `sources`: only check."""
+    """An ordered copy. `with_md5`: of a VM image. Without `sources`: only check."""
 
     epoch: Count
     offset_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
@@ -66,7 +66,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         *,
         pace: Pace,
     ) -> None:
-        """`pace` is awaited for each piece that comes."""
+        """Prepare for orders. `pace` is awaited for each piece that arrives."""
         super().__init__("copies of uploads", at_most=COPIES_MAX, linger_s=LINGER_S, keep_s=LINGER_S)
         self._node_id = node_id
         self._uploads = uploads
@@ -78,11 +78,11 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         self._turns = asyncio.Semaphore(TURNS)
 
     async def give(self, file_uuid: str, order: CopyOrder, *, answer_s: float = ANSWER_S) -> CopyStanding:
-        """How the order stands, after `answer_s` at most.
+        """Return the state of the order, after `answer_s` at most.
 
-        `absent` means that these bytes are not here, `busy` that somebody writes the upload here now.
+        `absent` means that these bytes are not here, `busy` that a request writes the upload here now.
 
-        Raises what made it fail: Conflict for an epoch that is over, Unavailable, InsufficientStorage.
+        Raises its failure: Conflict for an old epoch, Unavailable, InsufficientStorage.
         """
         key = (file_uuid, repr(order))
         if key not in self and self._locks.is_locked(file_uuid):
@@ -98,12 +98,16 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         if not order.sources:
             return "absent"
         async with self._turns, self._locks.lock_until_wanted(file_uuid):
-            if await self._is_here(file_uuid, order):  # its writer counts on them, and on those behind them
+            # Its writer relies on them, and on the bytes behind them.
+            if await self._is_here(file_uuid, order):
                 return "here"
             return await self._copied(file_uuid, order)
 
     async def _copied(self, file_uuid: str, order: CopyOrder) -> CopyStanding:
-        """Raises Unavailable when no source gives the bytes; Conflict for an epoch that is over."""
+        """Fetch the bytes.
+
+        Raises Unavailable if no source returns them; Conflict for an old epoch.
+        """
         async with self._opened(file_uuid, order) as upload:
             await self._disk.run(upload.require_room, order.offset_bytes)
             for source in order.sources:
@@ -113,9 +117,9 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         raise Unavailable("None of the given nodes has these bytes.", retry_after_s=2)
 
     async def _took(self, upload: UploadFile, source: str, order: CopyOrder) -> bool:
-        """Whether the source has given what was missing, and all is as it shall be. Raises FilestoreError.
+        """Fetch missing bytes from a source; return whether all have the right hash. Raises FilestoreError.
 
-        What lay here before may be of another course of the upload: then all of it comes once more.
+        Earlier bytes may differ from the acknowledged ones: then all are fetched again.
         """
         for _ in range(2):
             began_at = upload.offset
@@ -135,7 +139,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         return False
 
     async def _receive(self, upload: UploadFile, source: str, stop: int) -> None:
-        """Raises PeerFailed; what came before that stays."""
+        """Receive bytes. Raises PeerFailed; earlier bytes stay."""
         coming = bytes_of_peer(self._peers, self._received, source, upload.file_uuid, upload.offset, stop)
         async with aclosing(coming):
             async for piece in coming:
@@ -144,7 +148,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
                 self.count(len(piece))
 
     async def _is_here(self, file_uuid: str, order: CopyOrder) -> bool:
-        """Reads all of it. Raises Unavailable when nobody can tell, FilestoreError."""
+        """Read the bytes; return whether all are here. Raises Unavailable if unknown, FilestoreError."""
         if not order.offset_bytes:
             return True
         stop = order.offset_bytes
@@ -156,9 +160,9 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
 
     @asynccontextmanager
     async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[UploadFile, None]:
-        """The upload, durable in the end. Raises Conflict for an epoch that is over."""
+        """Yield the upload, durable in the end. Raises Conflict for an old epoch."""
         step = partial(self._open_step, file_uuid, order)
-        # Whoever asks sees it move.
+        # The leader sees the progress.
         upload = await opened_in_steps(self._disk, step, within_s=float("inf"))
         try:
             yield upload
@@ -168,7 +172,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
             upload.close()
 
     def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
-        """A step of opening it. Blocks. Raises HashingUnfinished."""
+        """Do a step of opening it. Blocks. Raises HashingUnfinished."""
         self.count(1)
         return _open(self._uploads, file_uuid, order, hash_bytes_max)
 
@@ -183,7 +187,7 @@ async def bytes_of_peer(
     *,
     answer_timeout_s: float = STALL_TIMEOUT_S,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield bytes of an upload as another node has them, `start` to `stop`. Raises PeerFailed."""
+    """Yield bytes of an upload on another node, `start` to `stop`. Raises PeerFailed."""
     path = f"/uploads/{file_uuid}?start={start}&stop={stop}"
     async with peers.request(node_id, "GET", path, answer_timeout_s=answer_timeout_s) as answer:
         if answer.status != 200:
@@ -199,7 +203,7 @@ async def bytes_of_peer(
 
 
 def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> UploadFile:
-    """Opens it where it may go on: with nothing that cannot be a part of what shall come.
+    """Open an upload that can be continued, with only bytes that can belong to the ordered ones.
 
     Blocks. Raises HashingUnfinished.
     """

@@ -20,11 +20,11 @@ from ca.errors import RateLimited, UploadLocked
 from runtime.time_limits import bounded_s
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
-WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can take
-DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request that seems to live has ended by then, if its client is gone
-POLL_DOUBT_S = 1.0  # the same for those that look again and again, and do not go on from what they are told
-_LOOK_S = 0.05  # between two looks at a request that seems to live
-TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
+WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of all
+DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request without a client has ended by then
+POLL_DOUBT_S = 1.0  # for requests that poll, and do not resume from the reported offset
+_LOOK_S = 0.05  # between two looks at a request that seems alive
+TAKEOVER_WAIT_S = 30.0  # for the old request to sync; longer means a faulty disk
 
 
 @dataclass(eq=False, slots=True)
@@ -38,11 +38,11 @@ class UploadLock:
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def touch(self) -> None:
-        """A byte came."""
+        """Note that a byte arrived."""
         self.moved_at_s = asyncio.get_running_loop().time()
 
     def is_silent(self) -> bool:
-        """Whether a client that is to send has sent nothing for TAKEOVER_STALL_S."""
+        """Return whether a client that should send has sent nothing for TAKEOVER_STALL_S."""
         stalled_s = asyncio.get_running_loop().time() - self.moved_at_s
         return self.receiving and stalled_s >= TAKEOVER_STALL_S
 
@@ -52,7 +52,7 @@ class UploadLocks:
 
     def __init__(self) -> None:
         self._locks: dict[str, UploadLock] = {}
-        # By principal, the requests by file_uuid; none that are empty.
+        # By principal, the number of requests by file_uuid; no empty ones.
         self._writers: dict[str, Counter[str]] = {}
         self.releases = 0
 
@@ -61,17 +61,17 @@ class UploadLocks:
         return file_uuid in self._locks
 
     def __len__(self) -> int:
-        """How many uploads are in use."""
+        """Return how many uploads are in use."""
         return len(self._locks)
 
     def break_off(self) -> None:
-        """End the connections of all who write uploads: the disk hangs, and another node may go on."""
+        """End the connections of all writers: the disk hangs, and another node may continue."""
         for lock in self._locks.values():
             lock.disconnect()
 
     @contextmanager
     def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
-        """One of the principal's places. Raises RateLimited as `require_place` does.
+        """Take one of the principal's places. Raises RateLimited as `require_place` does.
 
         So one user's uploads, however slow, leave room for those of others.
         """
@@ -88,9 +88,10 @@ class UploadLocks:
                 self._writers.pop(principal, None)
 
     def require_place(self, principal: str, file_uuid: str) -> None:
-        """Raises RateLimited when all WRITERS_MAX places of the principal are taken.
+        """Raise RateLimited if all WRITERS_MAX places of the principal are in use.
 
-        Who comes back for an upload whose place a dead request has gets another one: it is about to end that.
+        A new request for an upload whose place a dead request has gets another place: it is about to end that
+        request.
         """
         taken = self._writers.get(principal, Counter())
         if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
@@ -99,10 +100,10 @@ class UploadLocks:
             )
 
     async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
-        """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.
+        """Wait until no dead request uses this upload; return False if a live one does. Raises UploadLocked.
 
-        One that seems to live is waited for as long as `doubt_s`. With `ends_silent` one that is silent while
-        its connection stands counts as dead.
+        A request that seems alive is awaited for `doubt_s`. With `ends_silent`, a silent request counts as
+        dead even if its connection is open.
         """
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
@@ -144,7 +145,7 @@ class UploadLocks:
     async def lock_until_wanted(
         self, file_uuid: str, disconnect: Callable[[], object] | None = None
     ) -> AsyncIterator[None]:
-        """Use the upload alone until somebody else wants it, which ends this by `disconnect`.
+        """Use the upload alone until another request needs it, which ends this by `disconnect`.
 
         By default that cancels this task. Raises UploadLocked while a live request writes the upload.
         """

@@ -1,9 +1,9 @@
-"""The numbers of several workers as those of one node. No I/O here.
+"""Adds the numbers of several workers up to those of one node. No I/O here.
 
-What only rises (counters, histograms) is the sum over all that ever ran: a worker that is silent counts with
-its last numbers, one that was started again with those before its end too, so that no sum falls. What
-goes up and down (gauges) is the sum over those that answer. What the node has once, its disk for one, is
-taken from the process that sums.
+A counter or histogram is the sum over all workers that ever ran. A silent worker counts with its last
+numbers, and a restarted one also with those before its end, so no sum decreases. A gauge is the sum over the
+workers that answer. A number that a node has only once, such as that of its disk, comes from the process
+that adds up.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,10 +22,10 @@ OF_THE_NODE: Final = frozenset(
         "filestore_disk_writable",
         "filestore_scrubbed_since_timestamp_seconds",
         "filestore_view_age_seconds",
-        "filestore_withdrawn_blobs",  # the first worker hears of those of the others
+        "filestore_withdrawn_blobs",  # the first worker includes those of the others
     }
 )
-EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and whatever tells when a number began
+EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and all others that say when a number began
 _RISING: Final = frozenset({"counter", "histogram", "summary"})
 _CREATED: Final = "_created"
 _TOTAL: Final = "_total"
@@ -59,12 +59,12 @@ class Numbers(Struct, frozen=True, array_like=True):
     families: list[Family]
 
     def gauge(self, name: str) -> float:
-        """The sum of a gauge's samples; 0 when there is none of that name."""
+        """Return the sum of a gauge's samples; 0 if there is none of that name."""
         return sum(value.value for family in self.families if family.name == name for value in family.values)
 
 
 def collected(registry: CollectorRegistry) -> list[Family]:
-    """Everything in a registry, as it is now."""
+    """Return everything in a registry, as it is now."""
     return [
         Family(
             metric.name,
@@ -78,19 +78,19 @@ def collected(registry: CollectorRegistry) -> list[Family]:
 
 
 class SummedMetrics(CollectorRegistry):
-    """Metrics that were made elsewhere, for an encoder."""
+    """Finished metrics, for an encoder."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         super().__init__()
         self._made = list(metrics)
 
     def collect(self) -> Iterable[Metric]:
-        """They as they are."""
+        """Return the metrics unchanged."""
         return self._made
 
 
 class Tally:
-    """The numbers of the other workers, those that have ended included. Bounded by the workers."""
+    """The numbers of the other workers, including ended ones. Bounded by the number of workers."""
 
     def __init__(self) -> None:
         self._received: dict[int, Numbers] = {}
@@ -98,22 +98,22 @@ class Tally:
 
     @property
     def workers(self) -> frozenset[int]:
-        """The workers whose numbers have come."""
+        """Return the workers whose numbers have arrived."""
         return frozenset(self._received)
 
     def receive(self, worker: int, numbers: Numbers) -> None:
-        """The numbers of a worker have come."""
+        """Store the numbers of a worker."""
         earlier = self._received.get(worker)
         if earlier is not None and earlier.life != numbers.life:
             self._ended.add(earlier.families, kinds=_RISING)
         self._received[worker] = numbers
 
     def gauge(self, name: str, workers: Collection[int]) -> float:
-        """The sum of a gauge over these workers, as they told it last."""
+        """Return the sum of a gauge over these workers, by their last numbers."""
         return sum(numbers.gauge(name) for worker, numbers in self._received.items() if worker in workers)
 
     def counter(self, name: str) -> float:
-        """The sum of a counter's samples over all that ever ran, as they told it last."""
+        """Return the sum of a counter's samples over all workers that ever ran, by their last numbers."""
         received = [family for numbers in self._received.values() for family in numbers.families]
         return sum(
             value.value
@@ -124,7 +124,10 @@ class Tally:
         )
 
     def total(self, own: list[Family], answering: Collection[int]) -> SummedMetrics:
-        """The numbers of the node: `own` are those of the process that sums, `answering` who told now."""
+        """Return the numbers of the node:
+
+        `own` are those of this process, `answering` the workers that answered now.
+        """
         sums = _Sums()
         sums.add(own)
         for worker, numbers in sorted(self._received.items()):
@@ -137,7 +140,7 @@ class Tally:
 
 
 class _Sums:
-    """Families, each sample of which is the sum of all that were added."""
+    """Families in which each sample is the sum of those that were added."""
 
     def __init__(self) -> None:
         self._heads: dict[str, Family] = {}

@@ -1,10 +1,10 @@
-"""The other workers of this node, and which of them an upload belongs to.
+"""The other workers of this node, and which of them owns an upload.
 
-A node may run as several processes, its workers, that share a client port and a data directory. An upload is
-written by one of them only, whoever takes the request: the owner follows from its id, so all agree without
-asking. What reaches another worker is passed on over Unix sockets in `DATA/run`, a directory that only the
-node's user can enter: who can open a socket there owns the files as well. Worker 0 is the process that was
-started; the others are its children (`node/workers/supervisor.py`).
+A node may run as several processes, its workers, that share a client port and a data directory. Only one
+worker writes an upload, even if another receives the request. The owner follows from the id of the upload, so
+all agree without asking. A request for another worker is passed on over Unix sockets in `DATA/run`, a
+directory that only the node's user can enter: a process that can open a socket there owns the files as well.
+Worker 0 is the process that was started; the others are its children (`node/workers/supervisor.py`).
 """
 
 import asyncio
@@ -29,18 +29,18 @@ from node.peer.request_body import Piece
 from web.listener import BACKLOG
 
 WORKERS_MAX = 64
-PAUSE_S = 0.05  # before a worker that did not listen is tried again
+PAUSE_S = 0.05  # before retrying a worker that did not listen
 
 
 def owner_of(file_uuid: str, workers: int) -> int:
-    """Which of the workers 0 .. `workers` - 1 an upload belongs to. Pure: the same in every process."""
+    """Return the worker, from 0 to `workers` - 1, that owns an upload. Pure: the same in every process."""
     return zlib.crc32(file_uuid.encode()) % workers
 
 
 class Siblings:
-    """The workers of this node as one of them sees them. By default a node of one process.
+    """The workers of this node, seen from one of them. By default a node of one process.
 
-    `directory` is where the sockets are; needed with more than one.
+    `directory` has the sockets; needed with more than one worker.
     """
 
     def __init__(self, worker: int = 0, workers: int = 1, directory: Path | None = None) -> None:
@@ -54,7 +54,7 @@ class Siblings:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The numbers of the other workers, ascending."""
+        """Return the numbers of the other workers, ascending."""
         return tuple(number for number in range(self.workers) if number != self.worker)
 
     @property
@@ -63,21 +63,21 @@ class Siblings:
         return f"w{self.worker}-"
 
     def is_leftover(self, name: str) -> bool:
-        """Whether a half-written file is left from before this process: it was this worker's.
+        """Return whether a half-written file of this worker is left from before this process.
 
-        Worker 0 starts before the others, so that all are.
+        Worker 0 starts before the others, so all such files are leftovers for it.
         """
         if self.worker == 0 or name.startswith(self.maker):
             return True
         return is_uuid(name) and self.owner(name) is None  # an upload being discarded
 
     def owner(self, file_uuid: str) -> int | None:
-        """The worker that an upload belongs to; None when it is this one."""
+        """Return the worker that owns an upload; None if it is this one."""
         owner = owner_of(file_uuid, self.workers)
         return None if owner == self.worker else owner
 
     async def start(self) -> None:
-        """Make the directory, and what is needed to call the others. In the event loop; raises OSError."""
+        """Create the directory, and a session for calls to the others. In the event loop; raises OSError."""
         if self._path is None or self.workers == 1:
             return
         self._path.mkdir(mode=0o700, exist_ok=True)
@@ -142,7 +142,7 @@ class Siblings:
                     answer_timeout_s=answer_timeout_s,
                 )
                 break
-            except PeerFailed as failure:  # nothing of the body was taken when there was no connection
+            except PeerFailed as failure:  # without a connection, nothing of the body was sent
                 if not isinstance(failure.__cause__, aiohttp.ClientConnectorError):
                     raise
                 if loop.time() >= ends_at_s:

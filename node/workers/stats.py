@@ -26,7 +26,8 @@ from runtime.background import Work, Works, WorkState
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
 ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
-TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S  # of silence: a node that was stopped heard nobody
+# A node that was stopped has received no answer in this time.
+TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
 _WORK_PATH: Final = "/worker/work"
@@ -54,11 +55,11 @@ class WorkerNumbers:
         Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
 
     def routes(self) -> list[web.RouteDef]:
-        """For the other workers only."""
+        """Return the routes for the other workers."""
         return [web.get(_PATH, self._answer), web.get(_WORK_PATH, self._answer_work)]
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
-        """The text of /metrics for the whole node, and its content type. Raises Unavailable."""
+        """Return the text of /metrics for the whole node, and its content type. Raises Unavailable."""
         if self._siblings.worker:
             return await self._of_the_node(accept)
         await self._ask_all()
@@ -66,31 +67,31 @@ class WorkerNumbers:
         return encode(self._tally.total(collected(self._registry), self._answering)), content_type
 
     async def work(self) -> dict[int, list[WorkState] | None]:
-        """The background work of every worker of this node; None of one that does not answer."""
+        """Return the background work of every worker of this node; None for a worker that does not answer."""
         others = self._siblings.others
         answers = await asyncio.gather(*(self._ask_work(worker) for worker in others))
         return {self._siblings.worker: self._works.states(), **dict(zip(others, answers, strict=True))}
 
     def has_received_all(self) -> bool:
-        """Whether every other worker has answered once. On worker 0; elsewhere nobody has to."""
+        """Return whether every other worker has answered once, on worker 0; True on other workers."""
         return self._siblings.worker > 0 or self._tally.workers == frozenset(self._siblings.others)
 
     def uploads_elsewhere(self) -> int:
-        """How many uploads the other workers were writing when they were asked last."""
+        """Return how many uploads the other workers were writing when they last answered."""
         return int(self._tally.gauge(_UPLOADS, self._answering))
 
     def poison_elsewhere(self) -> int:
-        """How many things on the disk the other workers pass over."""
+        """Return how many paths on the disk the other workers skip."""
         return int(self._tally.gauge(POISON, self._answering))
 
     def client_bytes_elsewhere(self) -> float:
-        """Content bytes that clients have sent and got so far through the other workers."""
+        """Return how many content bytes clients have exchanged with the other workers so far."""
         return sum(self._tally.counter(name) for name in CLIENT_BYTES)
 
     async def run(self, on_hung: Callable[[int], None]) -> None:
-        """Keep asking, for ever: what a worker told before it died is not lost. On worker 0.
+        """Keep asking, for ever, so that the numbers of a worker that dies are not lost. On worker 0.
 
-        `on_hung` is called for a worker that has answered before and does so no more.
+        `on_hung` is called for a worker that answered before and stopped answering.
         """
         silent_s = dict.fromkeys(self._siblings.others, 0.0)
         asked_at_s = float("inf")
@@ -101,7 +102,7 @@ class WorkerNumbers:
             for worker in self._tally.workers:
                 silent_s[worker] = 0.0 if worker in self._answering else silent_s[worker] + tick_s
                 if silent_s[worker] > HUNG_S:
-                    silent_s[worker] = 0.0  # the one that takes its place has as long
+                    silent_s[worker] = 0.0  # its replacement has as long
                     on_hung(worker)
             asked_at_s = time.monotonic()
             await self._ask_all()
@@ -109,13 +110,13 @@ class WorkerNumbers:
         await Work("numbers of the workers", look, every_s=LOOK_S).run()
 
     async def _ask_all(self) -> None:
-        async with self._asking:  # an older answer must not come after a newer one
+        async with self._asking:  # an older answer must not arrive after a newer one
             others = self._siblings.others
             answers = await asyncio.gather(*(self._ask(worker) for worker in others))
             for worker, numbers in zip(others, answers, strict=True):
                 if numbers is not None:
                     self._tally.receive(worker, numbers)
-                elif worker in self._tally.workers:  # and not just being started with the node
+                elif worker in self._tally.workers:  # and is not just starting with the node
                     self._silences.inc()
             self._answering = frozenset(
                 worker for worker, numbers in zip(others, answers, strict=True) if numbers is not None
@@ -143,7 +144,7 @@ class WorkerNumbers:
             raise Unavailable("The first worker of this node does not answer.") from error
 
     async def _get(self, worker: int, path: str, headers: dict[str, str]) -> tuple[bytes, str]:
-        """Body and content type. Raises PeerFailed, TimeoutError."""
+        """Return body and content type. Raises PeerFailed, TimeoutError."""
         # A child's scrape waits for worker 0, which waits for the other workers first.
         timeout_s = 2 * ANSWER_TIMEOUT_S if worker == 0 else ANSWER_TIMEOUT_S
         body = bytearray()

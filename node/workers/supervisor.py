@@ -1,12 +1,13 @@
 """The worker processes of a node, as worker 0 keeps them.
 
-Each is a child with `node/worker_main.py` as its program. It hears by its standard input what to do: a line
-`reload` (the certificate on disk is new), a line `log-level LEVEL`, a line `drain` (take no more requests,
-let those that run end, say `drained` on standard output), and the end of the input (worker 0 wants no more of
-it, or is gone): end. One that ends unasked is started again, after a pause that grows.
+Each is a child that runs `node/worker_main.py`. Worker 0 controls it by lines on its standard input.
+`reload`: the certificate on disk is new. `log-level LEVEL`: log from this level on. `drain`: accept no more
+requests, let running ones end, then write `drained` to standard output. At the end of the input, worker 0 has
+closed it or is gone, and the child ends. A child that ends without that is started again, after a growing
+pause.
 
-All hold one lock of the data directory, which the kernel frees with the last of them: a node that is started
-again after worker 0 was killed waits until none of its children works on the files any more.
+All processes hold one lock of the data directory, which the kernel frees when the last of them ends. So a
+node that is started again after worker 0 was killed waits until no child works on the files any more.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ LOG_LEVEL: Final = b"log-level "
 DRAINED: Final = b"drained\n"
 PAUSE_S_MIN: Final = 0.2  # before a worker is started again
 PAUSE_S_MAX: Final = 10.0
-SETTLED_S: Final = 60.0  # one that ran for so long is started again without delay
-END_TIMEOUT_S: Final = 3.0  # between the end of its input and its own; beyond it is killed
+SETTLED_S: Final = 60.0  # a worker that ran this long is restarted without delay
+END_TIMEOUT_S: Final = 3.0  # after the end of its input; then the worker is killed
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,10 @@ class WorkerProcesses:
     def __init__(
         self, workers: int, arguments: Sequence[str], *, lock: int, registry: CollectorRegistry
     ) -> None:
-        """`arguments`: what every worker is told beside its number; no secret. `lock`: a descriptor."""
+        """Prepare the workers; `run` starts them.
+
+        `arguments` are the same for every worker, without its number; no secret. `lock`: a descriptor.
+        """
         self._numbers = range(1, workers)
         self._arguments = ["--workers", str(workers), *arguments]
         self._lock = lock
@@ -56,24 +60,24 @@ class WorkerProcesses:
                 group.create_task(self._keep(number), name=f"worker {number}")
 
     def reload(self) -> None:
-        """Let them use the certificate that lies on disk now."""
+        """Let the workers use the certificate that is on disk now."""
         for worker in self._running.values():
             worker.send(RELOAD)
 
     def set_log_level(self, level: str) -> None:
-        """Let them log by another level, and those that are started later too."""
+        """Let the workers log from another level on, and those that are started later too."""
         self._log_level = level
         for worker in self._running.values():
             worker.send(LOG_LEVEL + level.encode("ascii") + b"\n")
 
     def replace(self, number: int) -> None:
-        """Kill one that hangs; another takes its place."""
+        """Kill a worker that hangs; `run` starts another in its place."""
         if (worker := self._running.get(number)) is not None:
             _log.error("killing a worker that does not answer", extra={"worker": number})
             worker.kill()
 
     async def drain(self, timeout_s: float) -> None:
-        """Let them take no more requests; returns when those that run have ended, or after `timeout_s`."""
+        """Let the workers reject new requests; return when all have ended, or after `timeout_s`."""
         self._ending.set()
         for worker in self._running.values():
             worker.send(DRAIN)
@@ -100,10 +104,10 @@ class WorkerProcesses:
                     await self._ending.wait()
 
     async def _run_one(self, number: int) -> int:
-        """Start it; its exit code when it has ended."""
+        """Run a worker; return its exit code when it has ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # what lies in the working directory is not ours
+            "-P",  # modules in the working directory are not ours
             "-m",
             "node.worker_main",
             "--worker",
@@ -138,7 +142,7 @@ class _Worker:
 
     def send(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError, RuntimeError):  # it is gone, and `run` is about to notice
+        with suppress(OSError, RuntimeError):  # it has ended, which `run` is about to notice
             self._process.stdin.write(line)
 
     def hang_up(self) -> None:
@@ -151,16 +155,16 @@ class _Worker:
             self._process.kill()
 
     async def listen(self, ending: asyncio.Event) -> None:
-        """Hear what it says, until it ends or closes its output."""
+        """Read the worker's messages until it ends or closes its output."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             if line == DRAINED:
                 self.drained.set()
-                if not ending.is_set():  # somebody else told it to: it is to be replaced at once
+                if not ending.is_set():  # another process has ended it: replace it at once
                     self.hang_up()
 
     async def end(self) -> None:
-        """Whatever happened: afterwards it runs no more."""
+        """End the worker in any case."""
         self.hang_up()
         try:
             async with asyncio.timeout(END_TIMEOUT_S):

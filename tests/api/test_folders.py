@@ -50,6 +50,11 @@ def test_file_is_in_its_folder(cluster: Cluster, kind: str) -> None:
     assert in_folder(cluster, top) == []
     assert len(in_folder(cluster, top, more="&recursive=1")) == 3
     assert made["file_uuid"] not in in_folder(cluster, "/")
+    name = quote(record["filename"])
+    assert in_folder(cluster, f"{top}/r1", more=f"&name={name}") == [made["file_uuid"]]
+    assert in_folder(cluster, f"{top}/r1", more=f"&name={name[:-1]}") == []
+    anywhere = cluster.get(f"/buckets/{DEFAULT_BUCKET}/files?name={name}&limit=1000").json["files"]
+    assert made["file_uuid"] in [file["file_uuid"] for file in anywhere]
     moved = cluster.request("PATCH", path, body={"path": "/", "filename": top}).json
     assert (moved["path"], moved["filename"]) == ("", top)
     assert in_folder(cluster, f"{top}/r1") == []

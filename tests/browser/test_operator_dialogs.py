@@ -51,10 +51,17 @@ async def refused_removal(page: Page) -> None:
 
 async def join_command(page: Page) -> None:
     await button("#/nodes", "Add a node…")(page)
-    await fill(page, "[name=node_id]", "n9")
-    await fill(page, "[name=address]", "127.0.0.1")
-    await press_button(page, "Create a join token", within="dialog footer")
+    await fill(page, "[name=name]", "n9")
+    await fill(page, "[name=address]", "n9.example.org")
+    await press_button(page, "Show the commands", within="dialog footer")
     await page.until("document.querySelector('dialog pre.command')")
+
+
+async def token_command(page: Page) -> None:
+    await join_command(page)
+    await press_button(page, "Without setup…", within="dialog footer")
+    await press_button(page, "Create a join token", within="dialog footer")
+    await page.until("document.querySelector('dialog pre.command')?.textContent.includes('FST1')")
 
 
 async def minted_token(page: Page) -> None:
@@ -69,8 +76,9 @@ DIALOGS: Final[dict[str, Opening | str]] = {
     "remove node": item("#/nodes", "Actions for node-2", "Remove…"),
     "removal refused": refused_removal,
     "revoke node": item("#/nodes", "Actions for node-2", "Revoke its certificates…"),
-    "join token": button("#/nodes", "Add a node…"),
+    "add node": button("#/nodes", "Add a node…"),
     "join command": join_command,
+    "token command": token_command,
     "transfer": "Let it lead…",
     "transfer to any": button("#/coordinators", "Hand the lead over…"),
     "add coordinator": button("#/coordinators", "Add a coordinator…"),

@@ -42,7 +42,7 @@ CLOCKS = (
     Mutant.of(
         "token judged by the leader's own clock",
         "coordinator/service",
-        "Callers(view, clocks.now_ms)",
+        "CallerVerifier(view, clocks.now_ms)",
         "Callers(view, now_ms)",
         f"{_TIME}token_is_good_by_most_clocks_alone",
     ),

@@ -160,7 +160,7 @@ ROOM = (
     Mutant.of(
         "older snapshot keeps the room of the newer one",
         "coordinator/member/snapshot_making",
-        "await self._discard()  # the snapshot before",
+        "await self._discard()  # the previous snapshot",
         "pass  # the snapshot before",
         "tests/unit/coordinator/member/test_snapshot_making.py",
     ),

@@ -69,7 +69,7 @@ CONNECTIONS = (
     Mutant.of(
         "who does not speak for a node reports for it",
         "coordinator/admission",
-        "            if not self.speaks(peer):\n",
+        "            if not self.is_active_process(peer):\n",
         "            if False:\n",
         f"{_MEMBERSHIP}copy_is_refused_and_told_while_its_original_is_heard",
     ),

@@ -73,7 +73,7 @@ STATE = (
     Mutant.of(
         "sums kept of a database whose mark is not durable",
         "coordinator/storage/state_file",
-        "            self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark\n",
+        "            self.sync_wal()  # otherwise a power cut leaves sums of a file without a mark\n",
         "",
         APPLIED,
     ),
@@ -177,8 +177,8 @@ SNAPSHOTS = (
     Mutant.of(
         "name of a verified snapshot not synced",
         "coordinator/storage/snapshot_store",
-        "is looked at once more\n        sync_directory(self._path.parent)\n",
-        "is looked at once more\n",
+        "is verified again\n        sync_directory(self._path.parent)\n",
+        "is verified again\n",
         INSTALLED,
     ),
     Mutant.of(
@@ -187,7 +187,7 @@ SNAPSHOTS = (
         """        try:
             sync_file(self._path)
         except OSError:
-            self.restart()  # the same bytes would seem to be durable at the next try
+            self.restart()  # the same bytes would seem to be durable at the next attempt
             raise
         write_origin(self._origin_path, self._note.origin)
         self._path.replace(self._verified_path)""",
@@ -344,8 +344,7 @@ MARKS = (
             (
                 "coordinator/storage/reopening.py",
                 (
-                    "    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))"
-                    "  # before the log forgets why\n"
+                    "    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))\n"
                     "    if log.promised.lost_term != lost_term:\n"
                 ),
                 "    if False:\n",
@@ -431,8 +430,8 @@ FILES = (
     Mutant.of(
         "name of the log not synced",
         "coordinator/storage/log_directory",
-        "        sync_directory(path.parent)  # also when it was there",
-        "        # also when it was there",
+        "        sync_directory(path.parent)  # also an existing one",
+        "        # also an existing one",
         APPENDED,
     ),
     Mutant(

@@ -267,7 +267,7 @@ class Machine:
         member, ready = self.member, self._ready
         if member is None or ready is None or ready.snapshot is not None or self.rand.random() < 0.5:
             return
-        messages = member.meanwhile()
+        messages = member.messages_without_disk()
         self.surroundings.checkers.sends_now(self.name, messages)
         self.surroundings.send(self.name, messages)
 
@@ -365,7 +365,7 @@ class Machine:
         """The snapshot that was fetched is whole."""
         assert self.member is not None, "a process fetches"
         assert self.fetch is not None, "something"
-        self.member.fetched(self.fetch.meta)
+        self.member.note_fetched(self.fetch.meta)
         self.fetch = None
         self.turn()
 

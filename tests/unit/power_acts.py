@@ -30,8 +30,8 @@ from coordinator.raft.messages import Entry, EntryKind, HardState, Ready
 from coordinator.storage import snapshot_store, state_store
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.log_directory import OsDirectory
-from coordinator.storage.pinned_state import Pinned
-from coordinator.storage.promises import Promised
+from coordinator.storage.pinned_state import PinnedState
+from coordinator.storage.promises import PromiseRecord
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
@@ -92,7 +92,7 @@ def apply(root: Path, entries: Path) -> None:
                     note(f"durable {opened.checkpoint()}")
                 if pinned is not None:
                     pinned.close()
-                pinned = Pinned(root / "state.sqlite") if number % 4 == 1 else None
+                pinned = PinnedState(root / "state.sqlite") if number % 4 == 1 else None
             batches = batches[LIFE_BATCHES:]
         note(f"durable {opened.applied_index()}")
 
@@ -261,7 +261,7 @@ def append(root: Path) -> None:
 def promise(root: Path) -> None:
     """A member that has forgotten its votes goes from term to term."""
     with closing(SegmentLog.open(root / "log")) as log:
-        log.promise(Promised(1, "c1", lost_term=9))
+        log.promise(PromiseRecord(1, "c1", lost_term=9))
         note("promised 1")
         for term in range(2, 12):
             log.promise(replace(log.promised, term=term))

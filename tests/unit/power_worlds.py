@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.storage.promises import Promised
+from coordinator.storage.promises import PromiseRecord
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
@@ -105,7 +105,7 @@ def forgetful(root: Path, kit: Kit) -> Path:
     root.mkdir()
     with closing(SegmentLog.open(files.log)) as log:
         log.append(HardState(2, "c2", 5), None, kit.entries[:5], sync=True)
-        log.promise(Promised(3, "c2"))
+        log.promise(PromiseRecord(3, "c2"))
     with closing(Store(files.state)) as store:
         store.apply(kit.entries[:10])
     return root

@@ -173,7 +173,11 @@ class World:
         page = msgspec.convert(self.state.ask(queries.ListSurplus()), SurplusPage)
         for blob in page.blobs:
             going = rank_surplus(blob, facts)[: count_surplus(blob, facts)][: 1 + number % 2]
-            others = [node for node in self.nodes if node.name in set(facts.good(blob.replicas)) - set(going)]
+            others = [
+                node
+                for node in self.nodes
+                if node.name in set(facts.counting_holders(blob.replicas)) - set(going)
+            ]
             if sum(node.has(blob.sha256) for node in others) < facts.wanted:
                 continue
             for node_id in going:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, IncomingSnapshot, SnapshotStore
 
 
 def meta_of(source: SnapshotStore) -> SnapshotMeta:
@@ -17,7 +17,7 @@ def taken(snapshots: SnapshotStore, *, origin: str) -> SnapshotMeta:
     return snapshots.publish(snapshots.make(snapshots.pin()), origin=origin)
 
 
-def next_chunk(source: SnapshotStore, incoming: Incoming) -> Chunk:
+def next_chunk(source: SnapshotStore, incoming: IncomingSnapshot) -> Chunk:
     meta = meta_of(source)
     return source.chunk(meta.index, meta.term, incoming.offset)
 

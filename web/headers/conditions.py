@@ -63,9 +63,9 @@ def evaluate(
 
 
 def require_content(headers: Mapping[str, str], etag: str) -> None:
-    """Whether to write content that has this entity tag now, "" for none yet (RFC 9110, section 13.1).
+    """Check whether to write content that has this entity tag now, "" for none yet (RFC 9110, section 13.1).
 
-    Raises PreconditionFailed. Dates are not looked at: what has content already is not written again.
+    Raises PreconditionFailed. Dates are ignored: existing content is not written again.
     """
     if_match = field_of(headers, "If-Match")
     if if_match is not None and not (etag and _matches(if_match, etag, weak=False)):

@@ -23,7 +23,7 @@ aiohttp, a server's connection (`RequestHandler` and its base `BaseProtocol`), i
   bytes come. Wrong: a body is read while the parser still has the start of it; what comes behind a direct
   answer is lost.
 - `_drain_helper`: waits until the client takes more. Wrong: answers grow in memory.
-- `_manager`: its server, which counts requests. Wrong: a number that nobody reads is wrong.
+- `_manager`: its server, which counts requests. Wrong: an unused number is wrong.
 - `_loop`: the event loop.
 
 aiohttp, requests and answers of a server, in `aiohttp_server.py`:

@@ -1,9 +1,11 @@
-"""aiohttp's connection of a server, its requests and its answers: what is private in them, by plain names.
+"""aiohttp's connection of a server, its requests and responses: private names, under plain names.
 
-The package says what each private name is for. No rule of ours is here, only what aiohttp is and does.
+The package says what each private name is for. This module has no rules of ours, only what aiohttp is and
+does.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
@@ -30,6 +32,7 @@ class ServerConnection(web.RequestHandler):
     ) -> None:
         """It decompresses nothing, and leaves logs to who overrides `log_access`. Inside the event loop."""
         self.loop = asyncio.get_running_loop()
+        self.when_lost: set[Callable[[], object]] = set()  # called at the end of the connection
         super().__init__(
             server,
             loop=self.loop,
@@ -47,6 +50,12 @@ class ServerConnection(web.RequestHandler):
     # Bypasses the parser, which continues with its own bytes.
     pause_transport_reading = web.RequestHandler._pause_transport_reading
     resume_transport_reading = web.RequestHandler._resume_transport_reading
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Handle the end of the connection. aiohttp informs the reader of the body."""
+        super().connection_lost(exc)
+        for tell in tuple(self.when_lost):
+            tell()
 
     def request_began(self) -> None:
         """A request is going to be answered."""
@@ -84,10 +93,10 @@ class ServerConnection(web.RequestHandler):
         return self._request_count
 
     def parse(self, data: bytes) -> tuple[int, int | None]:
-        """Let aiohttp parse and serve these bytes; how many requests came out of them.
+        """Let aiohttp parse and serve these bytes; return how many requests they contained.
 
-        The second value is how many bytes the body of the last of the requests has, as its head tells: None
-        where that does not, or asks to upgrade.
+        The second value is the length of the last request's body, from its head: None if the head does not
+        say, or asks to upgrade.
         """
         before = self._request_count
         super().data_received(data)
@@ -123,7 +132,7 @@ class ServerConnection(web.RequestHandler):
         return self._reading_paused or self._buffer_paused
 
     def renew_parser(self) -> None:
-        """Create a new parser: the next byte is the first of a request, whatever the old parser contained."""
+        """Create a new parser, without the old one's content: the next byte is the first of a request."""
         self._parser = HttpRequestParser(
             self,
             self._loop,
@@ -195,7 +204,7 @@ def close_behind(request: web.BaseRequest) -> None:
 
 
 def answer_in_http_11(request: web.BaseRequest) -> None:
-    """Answer in HTTP/1.1, whatever the version of the request was."""
+    """Answer in HTTP/1.1, even if the request had another version."""
     request._cache["version"] = HttpVersion11
 
 

@@ -30,7 +30,7 @@ UNTAKEN_BYTES_MAX: Final = 256 << 10  # of ciphertext; a slice waits at most, an
 _HTTP: Final = re.compile(rb"[A-Z]{3,16} [/*h]")  # how a request without TLS begins
 _OPEN: Final = sslproto.SSLProtocolState.WRAPPED
 _FLUSHING: Final = sslproto.SSLProtocolState.FLUSHING
-_Transport: Any = sslproto._SSLProtocolTransport  # as Any: what is known of their types is of Python 3.10
+_Transport: Any = sslproto._SSLProtocolTransport  # as Any: the known types are those of Python 3.10
 _Protocol: Any = sslproto.SSLProtocol
 
 Data = bytes | bytearray | memoryview
@@ -85,10 +85,10 @@ class _TlsTransport(_Transport):  # type: ignore[misc]
     _ssl_protocol: "_Tls"
 
     def __del__(self) -> None:
-        """The transport below warns if nobody has closed it."""
+        """Do nothing: the transport below warns if it was not closed."""
 
     def close(self) -> None:
-        """Close it. Doing it again is harmless: what is known of the connection stays known."""
+        """Close the connection. May be called twice: its facts stay available."""
         if not self._closed:
             super().close()
 
@@ -306,7 +306,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
                 is_end = not piece
         except sslproto.SSLAgainErrors:
             pass
-        self._send()  # before anybody is called, who may write to another connection
+        self._send()  # before callbacks, which may write to another connection
         if pieces:
             self._app_protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if is_end:

@@ -1,4 +1,4 @@
-"""Clusters that this user has signed in to, as `filestore login` keeps them: `config.toml`, read only here.
+"""Clusters that this user has signed in to, as `filestore login` stores them: `config.toml`, read only here.
 
     current = "lab"
 
@@ -7,7 +7,7 @@
     ca = ".../filestore/lab.ca.pem"          # the root certificate that was pinned
     token_file = ".../filestore/lab.token"   # mode 0600
 
-Also the cluster of `filestore dev`, which writes `.filestore/cluster.json` where it runs.
+Also the cluster of `filestore dev`, which writes `.filestore/cluster.json` in its working directory.
 """
 
 import os
@@ -103,7 +103,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
         raise InvalidRequest(f"Cannot use {path}: {error}") from error
 
 
-def known_here(name: str = "") -> Context | None:
+def find_context(name: str = "") -> Context | None:
     """Return the context of this name. Without a name: the cluster of this directory, or the current context.
 
     None if there is neither. Raises NotFound for an unknown name, InvalidRequest for an unusable file.

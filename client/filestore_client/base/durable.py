@@ -66,7 +66,7 @@ def write_sparse(descriptor: int, data: bytes, offset: int) -> None:
 
 
 def _is_hole(descriptor: int, offset: int) -> bool:
-    """Whether a hole could be made there. What cannot is written."""
+    """Return whether a hole could be made there. Otherwise the caller writes zeros."""
     punch = _puncher()
     return punch is not None and punch(descriptor, _KEEP_SIZE_AND_PUNCH_HOLE, offset, HOLE_BYTES) == 0
 

@@ -68,7 +68,7 @@ class UntrustedServer(FilestoreError):
 
 
 class FileChanged(FilestoreError):
-    """The file is another one than when its upload began: what was read is of no time."""
+    """The file was changed since its upload began: the bytes read are a mixture."""
 
     code = "file_changed"
     status = 409
@@ -85,7 +85,7 @@ class InvalidRequest(FilestoreError):
 
 
 class Unauthorized(FilestoreError):
-    """No credential, or an invalid, expired or revoked one. The same body whatever the reason."""
+    """No credential, or an invalid, expired or revoked one. The body is the same for all reasons."""
 
     code = "unauthorized"
     status = 401
@@ -169,7 +169,7 @@ class UriTooLong(FilestoreError):
 
 
 class UnsupportedMediaType(FilestoreError):
-    """A content type or content encoding that is not taken here."""
+    """A content type or content encoding that is not accepted here."""
 
     code = "unsupported_media_type"
     status = 415

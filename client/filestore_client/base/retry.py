@@ -44,9 +44,9 @@ class RetryLimits:
     def __init__(self, deadline_s: float, node_count: int = 1) -> None:
         self._deadline_s = deadline_s
         self._node_count = node_count
-        self.progressed()
+        self.note_progress()
 
-    def progressed(self) -> None:
+    def note_progress(self) -> None:
         """Restart the deadline and the pauses, as there was progress."""
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN

@@ -23,7 +23,7 @@ class Token:
     """The token that requests carry. All transports of one client share it."""
 
     def __init__(self, text: str, *, file: Path | None = None) -> None:
-        """`file`: where the text was read from. Raises InvalidRequest for a text that no header can carry."""
+        """Hold a token. `file`: its source. Raises InvalidRequest for a text that no header can carry."""
         require_token(text)
         self.text = text
         self._file = file

@@ -165,7 +165,7 @@ class Transport:
         async with self._session.request(
             method, (url or self.url) + path, timeout=timeout, allow_redirects=False, headers=sent, **request
         ) as response:
-            self.time.hear(response.headers.get("Date", ""))
+            self.time.note_date(response.headers.get("Date", ""))
             if response.status >= 400:
                 error = error_of(response.status, response.headers, await _body(response), path)
                 if response.status == Unauthorized.status and self._token.is_renewed(token):
@@ -249,9 +249,9 @@ class ServerTime:
 
     def __init__(self) -> None:
         self._ahead_s = 0.0  # of the monotonic clock
-        self.hear(formatdate())
+        self.note_date(formatdate())
 
-    def hear(self, date: str) -> None:
+    def note_date(self, date: str) -> None:
         """Note the `Date` of an answer; one that cannot be read changes nothing."""
         with suppress(ValueError):
             self._ahead_s = parsedate_to_datetime(date).timestamp() - time.monotonic()

@@ -116,7 +116,7 @@ async def upload_at_once(
     """Return the available record of the new file; or the upload to continue, if not all was accepted.
 
     None, without any effect, if the source is not small, or the server does not accept bytes this way. `key`:
-    that of an earlier run, or of a later one. Raises FilestoreError.
+    the key of an earlier run, or of a later one. Raises FilestoreError.
     """
     metadata = metadata_of(new.fields)
     if metadata is None or transport.url in transport.without_bytes:

@@ -99,7 +99,7 @@ async def _download(transport: Transport, file_uuid: str, content: Content, sink
                     await sink.write(part)
         except TRY_AGAIN as error:
             if sink.size_bytes > before:
-                limits.progressed()
+                limits.note_progress()
             transport.turn_away(url)
             await limits.pause(error)
 
@@ -125,13 +125,13 @@ async def read_span(
                     yield part
         except TRY_AGAIN as error:
             if start > before:
-                limits.progressed()
+                limits.note_progress()
             transport.turn_away(url)
             await limits.pause(error)
 
 
 async def _head(transport: Transport, url: str, path: str) -> Content:
-    """One attempt. A refusal of HEAD has no body that would say why: that of GET has."""
+    """Make one attempt. A rejected HEAD has no body with the reason, but GET has."""
     try:
         async with transport.exchange("HEAD", path, url=url) as response:
             return _content(response)

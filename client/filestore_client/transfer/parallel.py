@@ -204,7 +204,7 @@ async def _put_together(transport: Transport, wanted: PartedFile, known: Unfinis
                 return transport.decode(await response.read(), UnfinishedUpload, wanted.path)
         except TRY_AGAIN as error:
             if time.monotonic() - began_s >= LIVELY_S:
-                limits.progressed()
+                limits.note_progress()
             transport.turn_away(url)
             await limits.pause(error)
 

@@ -27,7 +27,7 @@ from filestore_client.base.errors import ChecksumMismatch, Conflict
 from filestore_client.base.records import Content
 from filestore_client.base.spans import Coverage
 
-STATE_BYTES_MAX = 1 << 20  # a download has some hundreds of spans; what is longer is not ours
+STATE_BYTES_MAX = 1 << 20  # a download has some hundreds of spans; a longer file is not ours
 RECORD_S = 1.0  # what kill -9 costs at most
 RECORD_BYTES = 128 << 20
 HASH_BYTES = 8 << 20  # read back at once by the thread that hashes, a part at a time
@@ -116,8 +116,7 @@ class PartialFile:
     async def finish(self, sha256: str) -> None:
         """Give the file its name. Raises ChecksumMismatch for other content; then nothing is left.
 
-        Raises Conflict, and NAME.part stays, where another file must not be replaced, or NAME.part is not
-        what was written any more.
+        Raises Conflict, and NAME.part stays, if another file must not be replaced, or NAME.part was changed.
         """
         assert self.coverage.size_bytes == self._content.size_bytes
         if sha256 != self._content.sha256:

@@ -88,10 +88,10 @@ async def download_ranges(
             for _ in range(min(connections, len(spans))):
                 group.create_task(download.work())
     except BaseExceptionGroup as failures:
-        raise _first_failure(failures) from None
+        raise first_failure(failures) from None
 
 
-def _first_failure(failures: BaseExceptionGroup) -> BaseException:
+def first_failure(failures: BaseExceptionGroup) -> BaseException:
     """The failure that ended the others."""
     found: BaseException = failures
     while isinstance(found, BaseExceptionGroup):
@@ -217,7 +217,7 @@ class _Download:
             async for part in response.content.iter_any():
                 await self._sink.write_at(fetch.at, part)
                 fetch.at += len(part)
-                self._limits.progressed()
+                self._limits.note_progress()
                 if fetch.at >= fetch.stop:
                     return
 

@@ -17,8 +17,8 @@ BLOCKS_MAX = 8  # in memory
 class AsyncReader:
     """The content of one file. `read`, `seek` and `tell` as of a file; use `async with`, or `close` it.
 
-    Reads behind one another make it fetch the next blocks before they are asked for. The content is always
-    that of the moment in which it was opened: content never changes.
+    Sequential reads make it fetch the next blocks ahead. The content is always that of the moment of opening:
+    content never changes.
     """
 
     def __init__(self, transport: Transport, file_uuid: str, content: Content) -> None:

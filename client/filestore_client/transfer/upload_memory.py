@@ -52,9 +52,9 @@ class Memory:
 
     @staticmethod
     def of(cluster: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
-        """For this file as it is now, this cluster, and these fields of the new record.
+        """Return the memory for this file as it is now, this cluster, and these fields of the new record.
 
-        Whichever node is asked: the next run may find another one first.
+        It does not depend on the node: the next run may find another one first.
         """
         # The time of the inode's change too: `cp -p` and `touch` set the other one back.
         version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
@@ -85,6 +85,10 @@ class Memory:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_durable(self.path, msgspec.json.encode(upload), mode=SECRET_MODE)
                 _forget_old(self.path.parent)
+
+    def exists(self) -> bool:
+        """Return whether an earlier run left anything."""
+        return self.path is not None and self.path.exists()
 
     def forget(self) -> None:
         """The upload has ended; the server says so too of one whose record cannot be removed."""

@@ -64,7 +64,7 @@ async def upload(
         url = transport.url
         try:
             offset = await _send_piece(transport, path, source, offset, length, declare, progress)
-            limits.progressed()
+            limits.note_progress()
         except (*TRY_AGAIN, OffsetMismatch) as error:
             if source.failure is not None:
                 raise source.failure from error
@@ -136,7 +136,7 @@ async def _catch_up(
             reason = error
             continue
         if state.offset > offset:
-            limits.progressed()
+            limits.note_progress()
         return state.offset, state.size_bytes is None
 
 

@@ -1,4 +1,4 @@
-"""A new file that is open for writing: what is written goes into an upload, which ends with `close`."""
+"""A new file that is open for writing: the written bytes go into an upload, which ends with `close`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -88,7 +88,8 @@ class AsyncWriter:
         putting = asyncio.create_task(self._queue.put(part))
         try:
             await asyncio.wait({putting, self._sending}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # what was to be put is not in the file: it must never be one
+        # The bytes of this call are missing in the file: it must not become available.
+        except asyncio.CancelledError:
             self._is_closed = self._is_given_up = True
             self._sending.cancel()
             raise

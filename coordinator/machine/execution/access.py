@@ -3,10 +3,10 @@
 admin implies write implies read. A level on a file is the highest of these: the role `admin`, the owner of
 the file and the owner of its bucket have admin; a permission on the file, or on its bucket, gives its level
 until it expires. The level on a bucket is decided in the same way, without the file. The default bucket has
-no owner, whatever its record says.
+no owner, even if its record names one.
 
 Permissions are granted to principals: `user:ID`, `group:NAME`, `role:NAME`. Roles and groups are the stored
-ones, not those that a token carries, so that taking one away has its effect at once.
+ones, not those in a token, so that removing one has its effect at once.
 """
 
 import sqlite3
@@ -57,11 +57,11 @@ class User:
     user_id: str
     roles: tuple[str, ...]
     groups: tuple[str, ...]
-    principals: tuple[str, ...]  # what permissions of this user are granted to
+    principals: tuple[str, ...]  # the principals of this user in permissions
 
     @property
     def is_admin(self) -> bool:
-        """Whether the user has the role `admin`."""
+        """Return whether the user has the role `admin`."""
         return ADMIN_ROLE in self.roles
 
 
@@ -70,19 +70,19 @@ class Scope(Protocol):
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The state."""
+        """Return the state."""
 
     @property
     def at_ms(self) -> int:
-        """The time that permissions must not have expired at."""
+        """Return the time at which permissions must not have expired."""
 
     @property
     def users(self) -> "Users":
-        """The users that were met already."""
+        """Return the users that were read already."""
 
 
 class Users:
-    """The users that a batch or a query has met: each is read once. Whoever changes a user calls `forget`."""
+    """The users of a batch or a query: each is read once. A command that changes a user calls `forget`."""
 
     __slots__ = ("_accounts", "_db")
 
@@ -91,7 +91,7 @@ class Users:
         self._accounts: dict[str, _Account] = {}
 
     def find(self, user_id: str) -> _Account | None:
-        """User, generation, and whether it is disabled; None if there is no such user (any more)."""
+        """Return user, generation, and whether it is disabled; None if the user does not exist (any more)."""
         account = self._accounts.get(user_id)
         if account is None:
             row = self._db.execute(
@@ -106,17 +106,17 @@ class Users:
         return account
 
     def forget(self, user_id: str) -> None:
-        """Read this user again: what is known is no longer true."""
+        """Read this user again, as it was changed."""
         self._accounts.pop(user_id, None)
 
 
 def principal(principal_type: str, principal_id: str) -> str:
-    """How a principal is written in the tables of permissions: the type ends at the first colon."""
+    """Return a principal as in the tables of permissions: the type ends at the first colon."""
     return f"{principal_type}:{principal_id}"
 
 
 def require_user(users: Users, caller: Caller) -> User:
-    """The user behind a verified token.
+    """Return the user of a verified token.
 
     Raises Unauthorized if unknown, disabled, or of another generation.
     """
@@ -132,7 +132,7 @@ def require_user(users: Users, caller: Caller) -> User:
 
 
 def require_admin(users: Users, caller: Caller) -> User:
-    """The user if it has the role `admin`. Raises Unauthorized or Forbidden."""
+    """Return the user if it has the role `admin`. Raises Unauthorized or Forbidden."""
     user = require_user(users, caller)
     if not user.is_admin:
         raise Forbidden("This needs the role admin.")
@@ -140,13 +140,13 @@ def require_admin(users: Users, caller: Caller) -> User:
 
 
 def is_enabled_admin(db: sqlite3.Connection, user_id: str) -> bool:
-    """Whether this user has the role admin now, and is not disabled."""
+    """Return whether this user has the role admin now, and is not disabled."""
     account = Users(db).find(user_id)
     return account is not None and account[0].is_admin and not account[2]
 
 
 def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, sequence: int) -> Level:
-    """The level of a user on the file with this owner, bucket and sequence.
+    """Return the level of a user on the file with this owner, bucket and sequence.
 
     Owners and admins cost no query, others one.
     """
@@ -161,9 +161,9 @@ def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, se
 
 
 def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: str, sequence: int) -> bool:
-    """Whether a caller that may read the file now may do so until a command changes that.
+    """Return whether a caller that may read the file now may do so until a command changes that.
 
-    It may if no permission that ends is needed for it. Costs as `level_on_file`.
+    False if it needs a permission that expires. Costs as `level_on_file`.
     """
     user = require_user(scope.users, caller)
     if user.is_admin or user.user_id == owner_id:
@@ -179,7 +179,7 @@ def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: s
 
 
 def level_on_bucket(scope: Scope, user: User, *, owner_id: str, bucket_id: str) -> Level:
-    """The level of a user on a bucket, which every file in it inherits. Costs as `level_on_file`."""
+    """Return the level of a user on a bucket, which its files inherit. Costs as `level_on_file`."""
     if user.is_admin or (user.user_id == owner_id and bucket_id != DEFAULT_BUCKET_ID):
         return Level.ADMIN
     granted_to = _grant_parameters(scope, user)
@@ -190,20 +190,20 @@ def level_on_bucket(scope: Scope, user: User, *, owner_id: str, bucket_id: str) 
 def require_file_level(
     scope: Scope, user: User, level: Level, *, owner_id: str, bucket_id: str, sequence: int
 ) -> None:
-    """Raises Forbidden unless the user has at least `level` on the file."""
+    """Raise Forbidden unless the user has at least `level` on the file."""
     if level_on_file(scope, user, owner_id=owner_id, bucket_id=bucket_id, sequence=sequence) < level:
         raise Forbidden(f"This needs {level.name.lower()} permission on the file.")
 
 
 def require_bucket_level(scope: Scope, user: User, level: Level, *, owner_id: str, bucket_id: str) -> None:
-    """Raises Forbidden unless the user has at least `level` on the bucket."""
+    """Raise Forbidden unless the user has at least `level` on the bucket."""
     if level_on_bucket(scope, user, owner_id=owner_id, bucket_id=bucket_id) < level:
         raise Forbidden(f"This needs {level.name.lower()} permission on the bucket.")
 
 
 def own_or_granted(scope: Scope, user: User) -> Condition:
-    """The condition that the user owns one of `files f`, or has a permission on the file itself."""
-    # The plus: a file has few permissions, and lists ask about many files, so that they are looked through.
+    """Return the condition that the user owns a row of `files f`, or has a permission on the file itself."""
+    # The plus: a file has few permissions, and lists ask for many files, so these rows are scanned.
     granted = f"SELECT 1 FROM file_permissions WHERE file_sequence = f.sequence AND +{_GRANTED}"
     return Condition(
         f"(f.owner_id = ? OR EXISTS ({granted}))", (user.user_id, *_grant_parameters(scope, user))
@@ -211,19 +211,19 @@ def own_or_granted(scope: Scope, user: User) -> Condition:
 
 
 def received(scope: Scope, user: User) -> Condition:
-    """The condition that a row of a table of permissions is one of the user's, and has not expired."""
+    """Return the condition that a row of a table of permissions is for the user, and has not expired."""
     return Condition(f"({_GRANTED})", _grant_parameters(scope, user))
 
 
 def granted_buckets(scope: Scope, user: User) -> Condition:
-    """A SELECT of the ids of the buckets that the user has a permission on."""
+    """Return a SELECT of the ids of the buckets on which the user has a permission."""
     return Condition(
         f"SELECT bucket_id FROM bucket_permissions WHERE {_GRANTED}", _grant_parameters(scope, user)
     )
 
 
 def _grant_parameters(scope: Scope, user: User) -> tuple[str, int]:
-    """The values of `_GRANTED`."""
+    """Return the values of `_GRANTED`."""
     return _encode(user.principals).decode(), scope.at_ms
 
 

@@ -1,4 +1,4 @@
-"""The contexts in which commands are applied, by which rules, and queries answered. No I/O but SQLite."""
+"""The contexts in which commands are applied and queries answered, with their rules. No I/O but SQLite."""
 
 import sqlite3
 
@@ -13,7 +13,7 @@ from metadata.model.rules import FIRST
 class Change(Struct, frozen=True):
     """A command's place in the log: its index orders lists, `at_ms` is the leader's time.
 
-    `users` and `sessions` are what its batch knows already.
+    `users` and `sessions` are those that its batch has read already.
     """
 
     db: sqlite3.Connection
@@ -34,7 +34,7 @@ class Change(Struct, frozen=True):
         return expires_at_ms
 
     def touch_view(self) -> None:
-        """Let nodes that watch the view know that what GetView answers has changed."""
+        """Notify nodes that watch the view that the reply to GetView has changed."""
         self.db.execute("UPDATE applied SET view_version = ?", (self.log_index,))
 
 
@@ -46,12 +46,12 @@ class Question(Struct, frozen=True):
     users: Users
 
     def as_of(self) -> int:
-        """The last log index that the answer contains."""
+        """Return the last log index that the answer contains."""
         return int(self.db.execute("SELECT log_index FROM applied").fetchone()[0])
 
 
 def rules_in_force(db: sqlite3.Connection) -> int:
-    """The rules that the next command is applied by; below FIRST for a state that no release has written."""
+    """Return the rules for the next command; below FIRST for a state that no release has written."""
     row = db.execute("SELECT version FROM rules WHERE one = 1").fetchone()
     if row is not None:
         return int(row[0])

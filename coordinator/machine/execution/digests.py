@@ -1,8 +1,8 @@
-"""Digests of the state, a slice at a time: members that applied the same log have the same ones.
+"""Digests of the state, a slice at a time: members that applied the same log have the same digests.
 
-A slice is the next rows of one table in the order of its primary key; where the next one begins is part of
-the state, so that members that differ there differ in what they hash. Bytes are hashed as they lie in the
-database: damage that is no valid text any more is found like any other.
+A slice is the next rows of one table in the order of its primary key. The start of the next slice is part of
+the state, so members that differ there differ in what they hash. Bytes are hashed as stored in the database,
+so damage is found even if it is no valid text.
 """
 
 import hmac
@@ -52,13 +52,13 @@ TABLES = (
     "damaged_blobs",
     "replica_totals",
 )
-# These move once for each batch, and where a batch ends is each member's own business.
+# These columns change once for each batch, and each member cuts its own batches.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
 
-# With the rules in force. A digest of something else is never taken for one of these.
+# With the rules in force. The digest of other data never equals one of these.
 _DOMAIN = "filestore state {}"
 _WHOLE_DOMAIN = "filestore whole state {}"
-WHOLE_ROWS = 2000  # at once, when all of the state is hashed
+WHOLE_ROWS = 2000  # at once, while the whole state is hashed
 _Key = list[int | bytes]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(_Key).decode
@@ -74,7 +74,10 @@ class _Columns:
 
 
 def hash_slice(change: Change, command: HashState) -> StateHash:
-    """The digest of the next rows. At the end of a table the next one follows, after the last the first."""
+    """Return the digest of the next rows.
+
+    The next table follows at the end of one, and the first after the last.
+    """
     change.sessions.flush()
     db = change.db
     touched.bound(db)
@@ -110,16 +113,19 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
 
 
 def hash_whole(change: Change, command: HashWhole) -> int:
-    """The place in the log where each member hashes all of its state beside other work (`whole_digest`)."""
+    """Return the place in the log where each member hashes all of its state in the background.
+
+    `whole_digest` does that.
+    """
     del command
     return change.log_index
 
 
 def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
-    """The digest of all rows of all tables, in the one transaction that the caller has opened.
+    """Return the digest of all rows of all tables, in the one transaction that the caller has opened.
 
-    A second or two for each 10^6 rows; `pause` is called after every few thousand. Raises sqlite3.Error for
-    what cannot be read.
+    Takes a second or two for each 10^6 rows; `pause` is called after every few thousand. Raises sqlite3.Error
+    for unreadable rows.
     """
     version = rules_in_force(db)
     whole = hmac.new(_WHOLE_DOMAIN.format(version).encode(), digestmod="sha256")
@@ -138,7 +144,7 @@ def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
 
 
 def report(change: Change, command: ReportHash) -> HashReport:
-    """Pass on what a coordinator reports, to every member at the same place in the log; nothing changes."""
+    """Pass a coordinator's report on to every member at the same place in the log, without a change."""
     if command.log_index >= change.log_index:
         raise InvalidRequest("log_index: nothing was hashed there yet.")
     return HashReport(
@@ -154,12 +160,12 @@ def report(change: Change, command: ReportHash) -> HashReport:
 
 
 def tables_of(version: int) -> tuple[str, ...]:
-    """The tables that are hashed by these rules, in this order."""
+    """Return the tables that are hashed with these rules, in this order."""
     return (*TABLES, *(name for name, since in rules.TABLES_SINCE.items() if since <= version))
 
 
 def _start(tables: Sequence[str], name: bytes, after: bytes) -> tuple[str, _Key]:
-    """The place to begin at. A damaged position begins anywhere: it is hashed itself, so it shows."""
+    """Return the place to begin at. A damaged position may be anywhere: it is hashed itself, so it shows."""
     table = name.decode(errors="replace")
     if table not in tables:
         return tables[0], []

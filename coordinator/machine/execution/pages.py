@@ -1,8 +1,8 @@
-"""Pages of lists: each reads a bounded number of rows. Shared by all queries that list something.
+"""Pages of lists: each reads a bounded number of rows. Shared by all queries that list rows.
 
-The candidates of a list are found by an index that ends in the sequence, so a page costs the same however
-many rows lie before and behind it. Filters are applied to the candidates one by one; where a page has looked
-at LIST_SCAN_MAX of them it ends, short or empty, and the next one goes on from there.
+An index that ends in the sequence finds the candidates of a list, so the cost of a page does not depend on
+the number of rows before and behind it. Filters are applied to the candidates one by one. A page that has
+examined LIST_SCAN_MAX of them ends, short or empty, and the next one continues there.
 """
 
 import sqlite3
@@ -11,8 +11,8 @@ from typing import Any
 
 from metadata.protocol.queries import ListFilesQuery
 
-PAGE_BYTES_MAX = 2 << 20  # of text in a page, which is one message: some 30 ms of each loop that it meets
-LIST_SCAN_MAX = 5000  # candidates that one page looks at: about ten milliseconds
+PAGE_BYTES_MAX = 2 << 20  # of text in a page, which is one message: some 30 ms of each loop on its way
+LIST_SCAN_MAX = 5000  # candidates that one page examines: about ten milliseconds
 
 Row = tuple[Any, ...]
 
@@ -27,10 +27,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The rows of `table` that meet every one of `candidates` and `filters`, in the order of `sequence`.
+    """The rows of `table` that meet all of `candidates` and `filters`, in the order of `sequence`.
 
     `candidates` are equalities on `table`, answered together with the order by one of its indexes; `joined`
-    adds rows of other tables to it, at most one to each. The last of `columns` is the sequence.
+    adds rows of other tables, at most one of each. The last of `columns` is the sequence.
     """
 
     columns: str
@@ -42,9 +42,9 @@ class Listing:
 
 
 def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: int) -> tuple[list[Row], int]:
-    """At most `limit` rows after the sequence `cursor`, and the cursor of the next page.
+    """Return up to `limit` rows after the sequence `cursor`, and the cursor of the next page.
 
-    That is 0 when no candidate remains. A page ends early when its text has PAGE_BYTES_MAX.
+    The cursor is 0 if no candidate remains. A page ends early if its text has PAGE_BYTES_MAX.
     """
     window = (Condition(f"{listing.sequence} > ?", (cursor,)), *listing.candidates)
     scanned_to = _scanned_to(db, listing, window) if listing.filters else 0
@@ -67,7 +67,7 @@ def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: i
 
 
 def file_filters(query: ListFilesQuery) -> tuple[Condition, ...]:
-    """The filters that every list of files has, on the columns of `files f`: "" is any."""
+    """Return the filters of every list of files, on the columns of `files f`; "" matches any."""
     filters: list[Condition] = []
     if query.status:
         filters.append(Condition("f.status = ?", (query.status,)))
@@ -78,7 +78,7 @@ def file_filters(query: ListFilesQuery) -> tuple[Condition, ...]:
 
 
 def _scanned_to(db: sqlite3.Connection, listing: Listing, window: tuple[Condition, ...]) -> int:
-    """The sequence of the last candidate that this page may look at, 0 when it may look at all."""
+    """Return the sequence of the last candidate that this page may examine, 0 if it may examine all."""
     where, values = _where(window)
     found = db.execute(
         f"SELECT {listing.sequence} FROM {listing.table} WHERE {where}"

@@ -1,14 +1,13 @@
 """The bytes that a bucket's quota limits: finished files, uploads in progress, deleted files on disks.
 
-    used_bytes      finished files, each for itself
-    reserved_bytes  what its uploads may have: the declared size, else what was recorded or asked for
-    released_bytes  content that no file refers to any more and that waits for gc; it counts for the bucket
-                    of the last file that did
+    used_bytes      finished files, each counted separately
+    reserved_bytes  the room of its uploads: the declared size, otherwise the recorded or requested bytes
+    released_bytes  content without a file that waits for gc; counted for the bucket of its last file
 
-An upload grows only while used and reserved bytes stay within the quota, and all three within twice that: so
-a loop of upload and deletion takes no more of the disks than twice the quota. Beyond the quota itself what
-was released goes early (`blobs.collect_over_quota`). The sums are right without a quota too, so that one that
-is set later is in force at once.
+An upload grows only while used and reserved bytes stay within the quota, and all three within twice that. So
+a loop of upload and deletion uses at most twice the quota on the disks. Beyond the quota itself, released
+content is collected early (`blobs.collect_over_quota`). The sums are maintained without a quota too, so that
+a new quota applies at once.
 """
 
 import sqlite3
@@ -16,15 +15,15 @@ import sqlite3
 from ca.errors import PayloadTooLarge, RateLimited
 from runtime.bounds import TOTAL_BYTES_MAX
 
-# What the index `buckets_over_quota` holds: the words must be the same.
+# The condition of the index `buckets_over_quota`: the words must be the same.
 OVER_QUOTA = "quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes"
 
 
 def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """Raises an error when the bucket's quota leaves no room for `more_bytes`.
+    """Raise an error if the bucket's quota leaves no room for `more_bytes`.
 
-    PayloadTooLarge when there is none; RateLimited when there will be, once deleted content has left the
-    disks. 0 asks whether the bucket has more already than it may.
+    PayloadTooLarge if there is none; RateLimited if there will be, once deleted content has left the disks. 0
+    asks whether the bucket already exceeds its quota.
     """
     quota_bytes, used_bytes, reserved_bytes, released_bytes = db.execute(
         "SELECT quota_bytes, used_bytes, reserved_bytes, released_bytes FROM buckets WHERE bucket_id = ?",
@@ -46,7 +45,10 @@ def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
 
 
 def grant(db: sqlite3.Connection, bucket_id: str, wanted_bytes: int) -> int:
-    """How many of `wanted_bytes` can be reserved: all of them, as long as the sum fits into a column."""
+    """Return how many of `wanted_bytes` can be reserved:
+
+    all of them, as long as the sum fits into a column.
+    """
     (reserved_bytes,) = db.execute(
         "SELECT reserved_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
     ).fetchone()
@@ -54,7 +56,7 @@ def grant(db: sqlite3.Connection, bucket_id: str, wanted_bytes: int) -> int:
 
 
 def quota_of(db: sqlite3.Connection, bucket_id: str) -> int:
-    """The quota of a bucket, 0 for none."""
+    """Return the quota of a bucket, 0 for none."""
     row = db.execute("SELECT quota_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)).fetchone()
     return int(row[0])
 
@@ -66,7 +68,7 @@ def of_upload(db: sqlite3.Connection, file_uuid: str) -> int:
 
 
 def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """Add to what is reserved in the bucket; a negative number takes from it."""
+    """Add to the reserved bytes of the bucket; the number may be negative."""
     if more_bytes:
         db.execute(
             "UPDATE buckets SET reserved_bytes = reserved_bytes + ? WHERE bucket_id = ?",
@@ -75,28 +77,28 @@ def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
 
 
 def release(db: sqlite3.Connection, sha256: str, bucket_id: str, size_bytes: int) -> None:
-    """Count a blob as released by this bucket: the last file that referred to it has gone from there."""
+    """Count a blob as released by this bucket, which had the last file that referred to it."""
     db.execute("UPDATE blobs SET released_by = ? WHERE sha256 = ?", (bucket_id, sha256))
     _add_released(db, bucket_id, size_bytes)
 
 
 def take_back(db: sqlite3.Connection, sha256: str) -> None:
-    """Count a blob as released no more: a file refers to it again, or is about to."""
+    """No longer count a blob as released: a file refers to it again, or is about to."""
     row = db.execute(
         "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ? AND released_by <> ''",
         (sha256,),
     ).fetchone()
     if row is not None:
         db.execute("UPDATE blobs SET released_by = '' WHERE sha256 = ?", (sha256,))
-        gone(db, *row)
+        uncount_released(db, *row)
 
 
 def collect(db: sqlite3.Connection, sha256: str) -> None:
-    """Count a blob as released no more: it is about to be marked for deletion, and its nodes delete it."""
+    """No longer count a blob as released: it is about to be marked for deletion, and its nodes delete it."""
     row = db.execute(
         "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ?", (sha256,)
     ).fetchone()
-    gone(db, *row)
+    uncount_released(db, *row)
 
 
 def spare(db: sqlite3.Connection, sha256: str) -> None:
@@ -110,14 +112,16 @@ def spare(db: sqlite3.Connection, sha256: str) -> None:
         _add_released(db, *row)
 
 
-def gone(db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None) -> None:
-    """Count a blob with these columns as released no more: it does not wait for gc."""
+def uncount_released(
+    db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None
+) -> None:
+    """No longer count a blob with these columns as released: it does not wait for gc."""
     if collected_at is None:
         _add_released(db, released_by, -size_bytes)
 
 
 def over(db: sqlite3.Connection) -> list[tuple[str, int]]:
-    """The buckets that have more on the disks than their quota, each with how much more; by id."""
+    """Return the buckets that use more on the disks than their quota, each with the excess; by id."""
     rows: list[tuple[str, int]] = db.execute(
         "SELECT bucket_id, used_bytes + reserved_bytes + released_bytes - quota_bytes FROM buckets"
         f" WHERE {OVER_QUOTA} ORDER BY bucket_id"
@@ -126,9 +130,9 @@ def over(db: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def _add_released(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
-    """Add to the released bytes of a bucket, if there is one: it may be gone, and "" is none.
+    """Add to the released bytes of a bucket, if it exists: it may be gone, and "" is none.
 
-    The bounds are for what only a lying node could report.
+    The bounds only matter for reports of a lying node.
     """
     if bucket_id and more_bytes:
         db.execute(

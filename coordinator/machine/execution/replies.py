@@ -1,8 +1,8 @@
-"""Duplicate suppression of retried commands (Ongaro 2014, section 6.3): what a batch knows of it.
+"""Duplicate suppression of retried commands (Ongaro 2014, section 6.3), as kept for a batch.
 
-Nothing but the commands of a batch sees the rows of its sessions before it is committed, so they are read
-once and written once for a batch. Members cut their batches at different places: whatever is answered here,
-and whatever rows are left, must be the same as if each command were a batch of its own.
+Only the commands of a batch see the rows of its sessions before the commit, so they are read once and written
+once for a batch. Members cut their batches at different places. So replies and remaining rows must be the
+same as if each command were a batch of its own.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from metadata.protocol.commands import SESSION_ENDED, Envelope
 
 
 class SessionEnded(Unavailable):
-    """Only the client sees this code: it opens a new session, or calls the outcome unknown."""
+    """Only the client sees this code: it opens a new session, or reports the outcome as unknown."""
 
     code = SESSION_ENDED
 
@@ -23,14 +23,14 @@ class _Session(Struct):
     """A session in the database, with the changes of this batch."""
 
     acknowledged_below: int
-    sequence_max: int  # of the replies in the database; -1 for none. A higher one is surely new.
+    sequence_max: int  # of the replies in the database; -1 for none. A higher one is certainly new.
     stored_below: int  # `acknowledged_below` in the database
     last_log_index: int = 0  # of a command of this batch; 0 for none
     replies: dict[int, bytes] = {}
 
 
 class Sessions:
-    """The sessions that a batch uses. Whoever uses their rows in other ways calls `flush` first."""
+    """The sessions that a batch uses. Code that accesses their rows in other ways calls `flush` first."""
 
     __slots__ = ("_db", "_sessions")
 
@@ -39,11 +39,11 @@ class Sessions:
         self._sessions: dict[int, _Session] = {}
 
     def earlier_reply(self, session: int, sequence: int) -> bytes | None:
-        """The reply if this command was applied before, None if it is new.
+        """Return the reply if this command was applied before, None if it is new.
 
-        Raises SessionEnded when the session has ended: whether the command was applied can no longer be
-        known, so it must not be applied (again). Raises Unavailable for a late copy of a change that its
-        client is done with: it gave the change up, or saw its reply, which is forgotten since.
+        Raises SessionEnded if the session has ended: it is then unknown whether the command was applied, so
+        it must not be applied (again). Raises Unavailable for a late copy of a change that its client has
+        finished with: it gave the change up, or saw its reply, which is forgotten since.
         """
         known = self._find(session)
         if known is None:
@@ -59,16 +59,16 @@ class Sessions:
         return None if row is None else bytes(row[0])
 
     def keep_reply(self, log_index: int, envelope: Envelope, reply: bytes) -> None:
-        """Remember a reply until the client has acknowledged it; called after `earlier_reply` was None."""
+        """Store a reply until the client has acknowledged it; called after `earlier_reply` returned None."""
         known = self._find(envelope.session)
         if known is None:
-            return  # the command itself was the opening that ended its session
+            return  # the command itself opened a session and so ended this one
         known.last_log_index = log_index
         known.acknowledged_below = max(known.acknowledged_below, envelope.acknowledged_below)
         known.replies[envelope.sequence] = reply
 
     def flush(self) -> None:
-        """Write what has changed, and read everything anew from then on."""
+        """Write all changes, and read all rows again from then on."""
         for session, known in self._sessions.items():
             if known.last_log_index:
                 self._write(session, known)

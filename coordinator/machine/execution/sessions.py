@@ -8,9 +8,9 @@ from metadata.protocol.commands import SESSION_NUMBER_MIN, SESSIONS_MAX, OpenSes
 
 
 def open_session(change: Change, command: OpenSession) -> int:
-    """The number of a session, a new one unless it was asked for before and the answer was lost.
+    """Return the number of a session: a new one, or the one of an earlier command whose reply was lost.
 
-    The longest unused ends when there would be more than SESSIONS_MAX.
+    The longest unused session ends if there would be more than SESSIONS_MAX.
     """
     change.sessions.flush()
     db = change.db
@@ -31,8 +31,8 @@ def open_session(change: Change, command: OpenSession) -> int:
 
 
 def _number(change: Change, command: OpenSession) -> int:
-    """The number that the process has drawn, or the log index.
+    """Return the number that the process has drawn, or the log index.
 
-    It is the log index for a small number, which may be a log index to come.
+    The log index is used in place of a small number, which a later log index might equal.
     """
     return command.number if command.number >= SESSION_NUMBER_MIN else change.log_index

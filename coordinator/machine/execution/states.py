@@ -1,7 +1,7 @@
-"""The states of a record, told apart by its last change. Shared by files, buckets, uploads and expiry.
+"""The states of a record, identified by its last change. Shared by files, buckets, uploads and expiry.
 
-That time rises with every change, by a millisecond at least, so that no two states of a record have the same.
-A change may say which state it is meant for.
+The time of the last change increases with every change, by at least a millisecond, so no two states of a
+record have the same. A change may name the state that it is meant for.
 """
 
 from typing import Final
@@ -11,19 +11,19 @@ from msgspec import UnsetType
 from ca.errors import PreconditionFailed
 from coordinator.machine.execution.change import Change
 
-# SQL that sets `updated_at_ms` of a row that changes; its one value is the time of the change.
+# SQL that sets `updated_at_ms` of a changed row; its one value is the time of the change.
 NEXT: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
 
 
 def time_of_next(change: Change, updated_at_ms: int) -> int:
-    """The time that NEXT sets in a row that was last changed at `updated_at_ms`."""
+    """Return the time that NEXT sets in a row that was last changed at `updated_at_ms`."""
     return max(change.at_ms, updated_at_ms + 1)
 
 
 def require(updated_at_ms: int, named_ms: int | UnsetType) -> None:
-    """Raises PreconditionFailed when a change is meant for another state than the one of `updated_at_ms`.
+    """Raise PreconditionFailed if a change names another state than that of `updated_at_ms`.
 
-    It is the last reason for which a change is refused (RFC 9110, section 13.2.1).
+    This check is the last one (RFC 9110, section 13.2.1).
     """
     if isinstance(named_ms, int) and named_ms != updated_at_ms:
         raise PreconditionFailed("The record was changed since it was looked at.")

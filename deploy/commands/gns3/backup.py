@@ -55,7 +55,7 @@ images_option = click.option(
 @click.argument("projects", metavar="PROJECT...", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every project of the server that you may see.")
 @images_option
-@click.option("--on-close", is_flag=True, help="Then stay, and back up each of them whenever it is closed.")
+@click.option("--on-close", is_flag=True, help="Then keep running, and back up each when it is closed.")
 @click.option(
     "--wait-stopped",
     "wait_s",
@@ -95,9 +95,9 @@ def backup(
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
-    A project that runs cannot be exported, nor can one that has a VirtualBox or VMware node: it is told, and
-    the others go on; the exit code is 5 then. It is 10 if GNS3 left out files of a project. After an
-    interruption the same command goes on with the projects that are not backed up yet.
+    A running project cannot be exported, nor one with a VirtualBox or VMware node. The command reports such a
+    project, backs up the others, and ends with exit code 5. Exit code 10 means that GNS3 left out files of a
+    project. After an interruption, the same command continues with the remaining projects.
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
     without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.

@@ -9,14 +9,14 @@ owner_option = click.option(
     "--owner",
     default="",
     metavar="USER",
-    help="Use what this user has stored, which anybody may have given any name.  [default: you]",
+    help="Use files of this user, who may have given them any names.  [default: you]",
 )
 from_option = click.option(
     "--from",
     "source",
     default="",
     metavar="SERVER",
-    help="Only backups of this GNS3 server, by its name or id; - for those that name none.",
+    help="Only backups of this GNS3 server, by its name or id.",
 )
 
 

@@ -16,7 +16,7 @@ from filestore_client import AsyncClient
 @server_option
 @connection_options
 def forget(connection: Connection, projects: tuple[str, ...], is_all: bool, server: str) -> None:
-    """Say that projects are gone for good, and are missed no more.
+    """Mark projects as gone for good, so that they are not missed.
 
     PROJECT is the name or the id of a project that the last run of backups did not find. Its backups stay,
     and `filestore gns3 restore` finds them.

@@ -60,7 +60,7 @@ def push(
 ) -> int:
     """Store the images of GNS3 servers that the store lacks.
 
-    IMAGE is a name or an MD5; without one all images are meant, but for those that come with GNS3. Reading an
+    IMAGE is a name or an MD5; the default is all images except those that come with GNS3. Reading an
     image needs the credentials of the server's compute: see `filestore gns3 login`. After an interruption,
     the same command resumes.
     """
@@ -82,10 +82,10 @@ def pull(
     owner: str,
     as_json: bool,
 ) -> int:
-    """Give GNS3 servers the images that you have stored and they lack.
+    """Copy stored images to GNS3 servers that lack them.
 
-    IMAGE is a name or an MD5; without one all images are meant. An image of the same name with other content
-    is left as it is, and told; the exit code is 5 then.
+    IMAGE is a name or an MD5; the default is all images. An image of the same name with other content is left
+    unchanged and reported, with exit code 5.
     """
     job = _Job(servers, named, dry_run=dry_run, as_json=as_json, owner=owner)
     return job.run(connection, [job.pull])

@@ -1,13 +1,13 @@
 """Commands about blobs and replicas. Apart from those about files: members propose them, never clients.
 
-They define which node should hold which blob, and report what became of it.
+They define which node should hold which blob, and report the results.
 
-The log decides and nodes act. A replica that is to go is *marked for deletion* in the log; its node reads
+The log decides and nodes act. A replica that should go is *marked for deletion* in the log; its node reads
 that, deletes the file, and reports. A marked one counts for nothing, and so does one on a node that is down,
 returning, draining or removed.
 
 `as_of` in these commands is a log index that was known before files were examined. With it, the state machine
-can tell whether a file may have disappeared since.
+can find out whether a file may have disappeared since.
 """
 
 from typing import Annotated, Literal
@@ -97,9 +97,9 @@ class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
 class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
     """A node reports missing replicas that it should hold: gone, or damaged and quarantined.
 
-    Proposed by the node itself only. It may also report content that the log does not list for this node:
-    anyone who was told that the content is there, and has not recorded it yet, is rejected and checks again.
-    The node keeps damaged content: see ReportDamaged. Replies with Lost.
+    Proposed by the node itself only. It may also report content that the log does not list for this node: a
+    process that relies on it, and has not recorded it yet, is rejected and checks again. The node keeps
+    damaged content: see ReportDamaged. Replies with Lost.
     """
 
     proposed_by = ITSELF
@@ -127,8 +127,8 @@ class ReportOrphans(Command, frozen=True, kw_only=True, tag="report_orphans"):
     """A node reports content that arrived there and was not claimed since.
 
     Proposed by the node itself only. Content that no file refers to, and that the log does not list for the
-    node, is an orphan. Anyone who was told before that it is there is rejected from now on, so the node may
-    delete it if it told nobody since. Replies with the sha256s of the orphans.
+    node, is an orphan. A process that relies on it is rejected from now on, so the node may delete it unless
+    it affirmed it since. Replies with the sha256s of the orphans.
     """
 
     proposed_by = ITSELF

@@ -36,9 +36,9 @@ class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
 class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
     """A client process asks for duplicate suppression; replies with the number of its session.
 
-    That is `number`, at least SESSION_NUMBER_MIN, which the process has drawn so that no other can guess it:
-    whoever knows it reads the replies of its changes, and lets changes of its own count as theirs.
-    A number below that is not taken: the log index is the number then.
+    The process draws `number`, at least SESSION_NUMBER_MIN, so that no other can guess it: a process that
+    knows the number can read the replies, and make its own changes count for the session. A lower number is
+    replaced by the log index.
     """
 
     proposed_by = NODES
@@ -208,7 +208,7 @@ class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
 
 
 class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
-    """Revoke the certificates of a node, whatever its state; its replicas do not count any more.
+    """Revoke the certificates of a node in any state; its replicas do not count any more.
 
     Admin only. It stays in the list, to be removed, or to join again with a token for its name. Replies with
     a NodeRemoval that counts what it holds.
@@ -220,9 +220,9 @@ class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
 
 
 class ForgetInstance(Command, frozen=True, kw_only=True, tag="forget_instance"):
-    """Whoever announces itself next as this node, with its certificate, is it. Admin only.
+    """Accept the next process that announces itself as this node, with its certificate. Admin only.
 
-    Its replicas count again when they were compared with the log. Replies with the NodeRecord.
+    Its replicas count again after they were compared with the log. Replies with the NodeRecord.
     """
 
     proposed_by = NODES
@@ -231,9 +231,10 @@ class ForgetInstance(Command, frozen=True, kw_only=True, tag="forget_instance"):
 
 
 class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):
-    """The whole new list of voters and learners; who is no longer in it becomes a tombstone. Never refused.
+    """The whole new list of voters and learners; a member that is not in it becomes a tombstone.
 
-    The payload of a membership entry of Raft: the state must follow what the log has decided.
+    Never rejected. It is the payload of a membership entry of Raft: the state must follow what the log has
+    decided.
     """
 
     coordinators: Annotated[list[CoordinatorRecord], Meta(max_length=COORDINATORS_LISTED_MAX)]

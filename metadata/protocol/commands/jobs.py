@@ -33,7 +33,7 @@ class StartRun(Command, frozen=True, kw_only=True, tag="start_run"):
 class CancelRun(Command, frozen=True, kw_only=True, tag="cancel_run"):
     """An admin ends a run: it has failed, with the error CANCELLED. Replies with the JobRunRecord.
 
-    Whoever works on it stops; what was done stays done. A conflict for a run that has ended otherwise.
+    Its work stops; finished steps stay. A conflict for a run that has ended otherwise.
     """
 
     proposed_by = NODES

@@ -15,10 +15,10 @@ ITSELF: Final = "itself"
 class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
     """One change, as data. A field is only ever added, with a default: older logs must decode for ever.
 
-    `proposed_by`: NODES, if a node may propose it as it is; ITSELF, if it may for itself only (`node_id`);
-    else the leader alone, and joining, renewing and minting pass through calls that check more. `is_long`:
-    it changes, or looks at, up to a page of rows, which may lie anywhere in the state. `since`: the rules by
-    which it may be proposed; `fields_since`: those by which fields may be set that it got later.
+    `proposed_by`: NODES, if a node may propose it as it is; ITSELF, if a node may propose it only for itself
+    (`node_id`). All others only the leader proposes; joining, renewing and minting pass through calls that
+    check more. `is_long`: it changes, or reads, up to a page of rows, which may be anywhere in the state.
+    `since`: the rules from which on it may be proposed; `fields_since`: the same for its later fields.
     """
 
     proposed_by: ClassVar[str] = "leader"
@@ -28,7 +28,7 @@ class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
 
     @property
     def rules_needed(self) -> int:
-        """The oldest rules by which this command means what it says."""
+        """Return the oldest rules with which this command has its full meaning."""
         return max(self.since, self.rules_of_fields)
 
     @property

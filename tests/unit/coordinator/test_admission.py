@@ -124,12 +124,12 @@ def test_copy_renews_no_certificate_while_its_original_is_heard(world: World) ->
 
 def test_process_of_an_older_version_says_nothing_and_is_taken(world: World) -> None:
     world.membership.check(peer(None))
-    assert world.membership.speaks(peer(None))
+    assert world.membership.is_active_process(peer(None))
 
 
 def test_only_who_speaks_is_heard(world: World) -> None:
-    assert world.membership.speaks(peer(FIRST))
-    assert not world.membership.speaks(peer(COPY))
+    assert world.membership.is_active_process(peer(FIRST))
+    assert not world.membership.is_active_process(peer(COPY))
 
 
 def test_certificate_that_was_never_issued_and_a_revoked_one_are_refused(world: World) -> None:

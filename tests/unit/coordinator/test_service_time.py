@@ -206,7 +206,7 @@ async def test_clocks_that_jump_ahead_make_nothing_due_before_they_are_believed(
     context, expire = member.quotas._context, member.job_runs._jobs["expire"]
 
     def due() -> tuple[bool, bool, int]:
-        collectable = context.look(CountCollectable(grace_ms=DAY_MS, limit=10), int)
+        collectable = context.ask_applied(CountCollectable(grace_ms=DAY_MS, limit=10), int)
         return expire.is_due(), member.quotas._is_due(), collectable
 
     assert due() == (False, False, 0)

@@ -212,7 +212,7 @@ async def test_life_that_older_members_would_refuse_is_not_given(leading: Leadin
         service_ttl_s_max=SERVICE_TTL_SECONDS_MAX,
         rules=lambda: LONG_SERVICE_TOKENS - 1,
     )
-    for make in (tokens.minted, tokens.renewed):
+    for make in (tokens.mint, tokens.renew):
         assert make(user("service"), TTL_SECONDS_MAX).token
         with pytest.raises(Unavailable, match="Upgrade members that run an older version"):
             make(user("service"), TTL_SECONDS_MAX + 1)
@@ -232,7 +232,7 @@ async def test_operator_may_allow_less(leading: Leading) -> None:
         service_ttl_s_max=config.service_token_ttl_s_max,
         rules=lambda: LONG_SERVICE_TOKENS,
     )
-    for make in (tokens.minted, tokens.renewed):
+    for make in (tokens.mint, tokens.renew):
         assert make(user(), 0).expires_at_ms == pytest.approx(now_ms() + 3_600_000, abs=10_000)
         with pytest.raises(InvalidRequest, match="at most 3600 for this user"):
             make(user(), 3601)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.admin.offsite import MARKER, Offsite, OffsiteConfig
-from coordinator.member.snapshot_making import Hooks, Making
+from coordinator.member.snapshot_making import Hooks, SnapshotMaker
 from coordinator.reconcile.job_steps import take_backup
 from coordinator.storage import pinned_state, state_backup
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 async def make_a_snapshot(directory: Path) -> None:
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     hooks = Hooks(lambda _: None, lambda: None, lambda: False, failed.set_exception)
-    making = Making("c1", SnapshotStore(directory / "snapshots", directory / "state.sqlite"), hooks)
+    making = SnapshotMaker("c1", SnapshotStore(directory / "snapshots", directory / "state.sqlite"), hooks)
     making.begin()
     try:
         await failed

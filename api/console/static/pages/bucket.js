@@ -5,17 +5,17 @@ import { download, downloadAll, fileAddress, KINDS, rename, STATUSES } from "../
 import { moveAll, removeAll, renameFolder } from "../folders/actions.js";
 import { Breadcrumb, folderAddress, Titled, upOf, useFolder } from "../folders/listing.js";
 import { below, joined, nameOf, parentOf } from "../folders/paths.js";
-import { useMayWrite } from "../folders/rights.js";
 import { downloadZip } from "../folders/zip-dialog.js";
 import { bucketAt } from "../path.js";
 import { servesContent } from "../place.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { Grants } from "../ui/grants.js";
 import { DataTable } from "../ui/table.js";
 import { Menu } from "../ui/menu.js";
 import { Action, Badge, Card, Empty, ErrorBox, Facts, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
-import { DEFAULT_BUCKET, edit, mayAdminister, Quota, removeBucket } from "./buckets.js";
+import { edit, Quota, removeBucket } from "./buckets.js";
 
 const COLUMNS = [
   { key: "kind", title: "Kind", width: "5.5rem", hide: "narrow" },
@@ -33,24 +33,25 @@ export default function Bucket({ params, query }) {
   const own = bucketAt(params.uuid);
   const folder = joined(query.folder || "");
   const { data: bucket, error, refresh } = api.usePolled((signal) => api.getOne(own, "bucket_id", params.uuid, { signal }), [params.uuid], { everyMs: 15_000 });
-  const mayWrite = useMayWrite(bucket);
+  const rights = useRights();
   useShown(folder);
   if (error && !bucket) return html`<${Heading} title="Bucket" /><${ErrorBox} error=${error} retry=${refresh} />`;
   if (!bucket) return html`<${Heading} title="Bucket" /><${Loading} lines=${6} />`;
-  const mayAll = mayAdminister(bucket);
+  const mayAll = rights.mayOnBucket(bucket, "admin");
+  const mayUpload = rights.mayUploadTo(bucket);
   return html`<${Heading} title=${bucket.name} name=${folder ? `${nameOf(folder)} · ${bucket.name}` : bucket.name} sub=${!folder && "A bucket and its files."}>
-      ${mayWrite && servesContent && html`<${ChooseFiles} bucket=${bucket.bucket_id} folder=${folder} />`}
+      ${mayUpload && servesContent && html`<${ChooseFiles} bucket=${bucket.bucket_id} folder=${folder} />`}
       ${mayAll && html`<${Menu} label="More for this bucket" text="More ▾" items=${[
         { text: "Change name or quota…", run: async () => (await edit(bucket)) && refresh() },
         bucket.bucket_id !== DEFAULT_BUCKET && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(bucket)) && go("/buckets") },
       ]} />`}</${Heading}>
     ${folder ? html`<${Breadcrumb} bucket=${bucket} folder=${folder} />` : html`<${Card} title="About"><${Facts} rows=${[
       ["Owner", html`<${Name}>${bucket.owner_id}</${Name}>`],
-      ["Used", html`<${Quota} bucket=${bucket} />`],
+      ["Used", html`<${Quota} bucket=${bucket} mayRead=${rights.mayOnBucket(bucket, "read")} />`],
       ["Created", html`<${Time} at=${bucket.created_at} />`],
       ["Id", html`<code>${bucket.bucket_id}</code>`],
     ]} /></${Card}>`}
-    <${Card} title=${folder ? "Folders and files" : "Files"}><${Files} bucket=${bucket} folder=${folder} query=${query} mayWrite=${mayWrite} /></${Card}>
+    <${Card} title=${folder ? "Folders and files" : "Files"}><${Files} bucket=${bucket} folder=${folder} query=${query} rights=${rights} /></${Card}>
     ${mayAll && !folder && html`<${Card} title="Who has access"><${Grants} on=${own} of="this bucket and every file in it" /></${Card}>`}`;
 }
 
@@ -72,8 +73,11 @@ function Files(props) {
   return html`<${FolderList} key=${visit} ...${props} />`;
 }
 
-function FolderList({ bucket, folder, query, mayWrite }) {
+function FolderList({ bucket, folder, query, rights }) {
   const id = bucket.bucket_id;
+  const mayUpload = rights.mayUploadTo(bucket);
+  // What is in a folder is not known: who may upload is offered to change it, and told what is refused.
+  const may = (f, level) => (f.isFolder ? mayUpload : rights.mayOnFile({ ...f, bucket_id: id }, level));
   const [text, setText] = useState(query.q || "");
   const isSearched = Boolean(text.trim());
   const list = useFolder(id, folder, isSearched);
@@ -82,7 +86,7 @@ function FolderList({ bucket, folder, query, mayWrite }) {
     await list.refresh();
     clear?.();
   };
-  const columns = [nameColumn(id, folder, list.isFlat || isSearched), ...COLUMNS, menuColumn({ id, folder, mayWrite, after })];
+  const columns = [nameColumn(id, folder, list.isFlat || isSearched), ...COLUMNS, menuColumn({ id, folder, may, after })];
   return html`${list.isFlat && !list.error && folder && html`<p class="banner warn">Folders cannot be listed now: these are all files of the bucket.</p>`}
     ${list.isCut && html`<p class="banner">Not all are shown: there are too many here for one page.</p>`}
     <${DataTable} label="Files of this bucket" noun=${isSearched || list.isFlat ? "file" : "item"} rows=${list.rows} keyOf=${(f) => f.key}
@@ -91,11 +95,11 @@ function FolderList({ bucket, folder, query, mayWrite }) {
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh} filters=${FILTERS}
       actions=${(marked, clear) => html`${marked.every((f) => !f.isFolder) && html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>`}
         ${servesContent && html`<${Action} run=${() => downloadZip(id, marked, folder, marked.length === 1 ? marked[0].filename : nameOf(folder) || bucket.name)}>Download as a zip…</${Action}>`}
-        ${mayWrite && html`<${Action} run=${() => after(moveAll(id, marked, folder), clear)}>Move…</${Action}>
-          <${Action} tone="danger" run=${() => after(removeAll(id, marked), clear)}>Delete…</${Action}>`}`}
+        ${marked.every((f) => may(f, "write")) && html`<${Action} run=${() => after(moveAll(id, marked, folder), clear)}>Move…</${Action}>`}
+        ${marked.every((f) => may(f, "admin")) && html`<${Action} tone="danger" run=${() => after(removeAll(id, marked), clear)}>Delete…</${Action}>`}`}
       empty=${folder
         ? html`<${Empty} title="No files here.">A folder exists while a file is in it or below it. <a href=${upOf(id, folder)}>Go up</a></${Empty}>`
-        : html`<${Empty} title="No files here.">${mayWrite ? "Drop some anywhere on this page." : ""}</${Empty}>`} />`;
+        : html`<${Empty} title="No files here.">${mayUpload ? "Drop some anywhere on this page." : "You may read this bucket, but not upload to it."}</${Empty}>`} />`;
 }
 
 const nameColumn = (id, folder, isFlat) => ({
@@ -106,7 +110,7 @@ const nameColumn = (id, folder, isFlat) => ({
     : html`<${Titled} icon="file" href=${fileAddress(f)} name=${f.filename} bucketId=${id} folder=${isFlat && f.path !== folder ? f.path : ""} />`,
 });
 
-const menuColumn = ({ id, folder, mayWrite, after }) => ({
+const menuColumn = ({ id, folder, may, after }) => ({
   key: "menu",
   sortable: false,
   align: "end",
@@ -115,14 +119,14 @@ const menuColumn = ({ id, folder, mayWrite, after }) => ({
   render: (f) => html`<${Menu} label="Actions for ${f.filename}" items=${f.isFolder ? [
     { text: "Open", run: () => go(folderAddress(id, f.path)) },
     servesContent && { text: "Download as a zip…", run: () => downloadZip(id, [f], parentOf(f.path), f.filename) },
-    mayWrite && { text: "Rename…", run: () => after(renameFolder(id, f)) },
-    mayWrite && { text: "Move to a folder…", run: () => after(moveAll(id, [f], folder)) },
-    mayWrite && { text: "Delete…", tone: "bad", run: () => after(removeAll(id, [f])) },
+    may(f, "write") && { text: "Rename…", run: () => after(renameFolder(id, f)) },
+    may(f, "write") && { text: "Move to a folder…", run: () => after(moveAll(id, [f], folder)) },
+    may(f, "admin") && { text: "Delete…", tone: "bad", run: () => after(removeAll(id, [f])) },
   ] : [
     f.status === "available" && { text: "Download", run: () => download(f) },
     { text: "Show", run: () => go(fileAddress(f)) },
-    mayWrite && { text: "Rename…", run: () => after(rename(f, f.kind)) },
-    mayWrite && { text: "Move to a folder…", run: () => after(moveAll(id, [f], f.path || "")) },
-    mayWrite && { text: "Delete…", tone: "bad", run: () => after(removeAll(id, [f])) },
+    may(f, "write") && { text: "Rename…", run: () => after(rename(f, f.kind)) },
+    may(f, "write") && { text: "Move to a folder…", run: () => after(moveAll(id, [f], f.path || "")) },
+    may(f, "admin") && { text: "Delete…", tone: "bad", run: () => after(removeAll(id, [f])) },
   ]} />`,
 });

@@ -7,7 +7,7 @@ import { duration, size } from "../format.js";
 import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { DiskBar, DiskState, NodeState } from "../ui/cluster-overview.js";
-import { addNode, drain, endToken, remove, revoke, undrain } from "../ui/node-actions.js";
+import { addMachine, drain, endToken, remove, revoke, undrain } from "../ui/node-actions.js";
 import { Menu } from "../ui/menu.js";
 import { PlainTable } from "../ui/plain-table.js";
 import { DataTable } from "../ui/table.js";
@@ -46,7 +46,7 @@ export default function Nodes() {
       { text: "Show", run: () => go(address`/nodes/${n.id}`) }, ...nodeItems(n, status.refresh)]} />` },
   ];
   return html`<${Heading} title="Nodes" sub="Nodes store the content of files. Their certificates are renewed automatically, days before they expire.">
-      <${Action} tone="primary" run=${addNode} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
+      <${Action} tone="primary" run=${() => addMachine({ nodeOnly: true })} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
     <${DataTable} label="Nodes" noun="node" rows=${rows} keyOf=${(n) => n.id} columns=${columns}
       search=${{ label: "Search by name, zone or state", text: (n) => `${n.id} ${n.zone} ${stateOf(n)} ${n.url}` }}
       isLoading=${status.isLoading} error=${status.error} refresh=${status.refresh} sort=${{ key: "id", down: false }}

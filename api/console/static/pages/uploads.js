@@ -9,7 +9,7 @@ import { session } from "../session.js";
 import { joined } from "../folders/paths.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
 import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
-import { forget, remembered } from "../uploads/memory.js";
+import { forget, remembered, sentByATab } from "../uploads/memory.js";
 import { confirm } from "../ui/dialog.js";
 import { Action, Badge, Bar, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
 
@@ -25,11 +25,9 @@ export default function Uploads() {
   const hasStored = here.some((each) => each.state === "stored");
   return html`<${Heading} title="Uploads" sub="Drop files or folders anywhere, on any page.">
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
-    <${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
-      ${here.length === 0
-        ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above.</${Empty}>`
-        : html`<ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul>`}
-    </${Card}><${Earlier} here=${here} />`;
+    ${here.length > 0 && html`<${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
+      <ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul></${Card}>`}
+    <${Earlier} here=${here} />`;
 }
 
 function One({ each }) {
@@ -90,7 +88,8 @@ function Earlier({ here }) {
     await Promise.all(found.filter((row) => row.status === "uploading").slice(0, OFFSETS_ASKED_MAX).map(async (row) => {
       row.arrived = await arrivedOf(row.file_uuid, signal);
     }));
-    return found;
+    const sent = await sentByATab(found.map((row) => row.file_uuid));
+    return found.map((row) => ({ ...row, isSent: sent.has(row.file_uuid) }));
   }, [here.length, here.filter((each) => each.state === "stored").length], { everyMs: 20_000 });
   const own = new Set(here.map((each) => each.file_uuid));
   const rows = (data || []).filter((row) => !own.has(row.file_uuid));
@@ -100,9 +99,11 @@ function Earlier({ here }) {
     const alive = new Set(data.map((row) => row.file_uuid));
     for (const id of marks.keys()) if (!alive.has(id) && !own.has(id)) forget(id);
   }, [data]);
-  return html`<${Card} title="Begun earlier"><${ErrorBox} error=${error} retry=${refresh} />
+  const isEmpty = !isLoading && !error && rows.length === 0;
+  if (isEmpty && here.length > 0) return null;
+  return html`<${Card} title=${isEmpty ? "No uploads" : "Started earlier"}><${ErrorBox} error=${error} retry=${refresh} />
     ${isLoading && !data ? html`<${Loading} lines=${2} />`
-      : rows.length === 0 ? html`<${Empty} title="None.">Interrupted uploads are listed here.</${Empty}>`
+      : isEmpty ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above. Interrupted uploads are listed here too.</${Empty}>`
       : html`<ul class="uploads">${rows.map((row) => html`<${Waiting} key=${row.file_uuid} row=${row} mark=${marks.get(row.file_uuid)} refresh=${refresh} />`)}</ul>`}
   </${Card}>`;
 }
@@ -123,9 +124,14 @@ function Waiting({ row, mark, refresh }) {
       await discard(row.file_uuid);
       refresh();
     } });
-  return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${row.arrived === undefined ? size(total) : `stopped at ${size(row.arrived)} of ${size(total)}`}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
-      its file: it is compared with what was uploaded.</span>
-    <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
+  const bytes = row.arrived === undefined ? size(total) : `${size(row.arrived)} of ${size(total)}`;
+  // What another client sends may be under way: only this browser knows that it stopped here.
+  const isStopped = Boolean(mark) && !row.isSent;
+  return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}>${isStopped && row.arrived !== undefined
+      ? html`<${Badge} tone="warn">stopped at ${bytes}</${Badge}>` : html`<${Badge} state=${row.status} />`}</div>
+    <${Bar} value=${row.arrived ?? 0} max=${total || 1} label="Progress of ${row.filename}" tone=${isStopped ? "warn" : "info"} />
+    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.
+      ${row.isSent ? "Another tab of this browser is sending it." : "To resume, choose its file: it is compared with what was uploaded."}</span>
+    <span class="actions">${servesContent && total > 0 && !row.isSent && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;
 }

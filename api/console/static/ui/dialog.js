@@ -29,14 +29,26 @@ export function Dialogs() {
 
 const Fragmented = ({ draw, close }) => draw(close);
 
+// Where the dialog came from, or the heading of the page: what is deleted in a dialog takes its button with it, now or later.
+function focusAgain(opener) {
+  const atHeading = () => document.querySelector("main h1")?.focus({ preventScroll: true });
+  if (!opener?.isConnected || opener === document.body) return atHeading();
+  opener.addEventListener("blur", () => setTimeout(() => !opener.isConnected && document.activeElement === document.body && atHeading()), { once: true });
+  return opener.focus({ preventScroll: true });
+}
+
 // A modal dialog. `title`, the content as children, `close`.
 export function Dialog({ title, close, children, wide }) {
   const element = useRef(null);
   const id = useId();
   useLayoutEffect(() => {
     const opener = document.activeElement;
-    element.current.showModal();
-    return () => opener?.isConnected && opener.focus();
+    const dialog = element.current;
+    dialog.showModal();
+    return () => {
+      dialog.close(); // until then, nothing outside of it takes the focus
+      focusAgain(opener);
+    };
   }, []);
   return html`<dialog ref=${element} aria-labelledby=${id} onCancel=${(event) => {
     event.preventDefault();

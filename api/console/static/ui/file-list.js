@@ -6,8 +6,9 @@ import { moveFile } from "../folders/actions.js";
 import { Titled } from "../folders/listing.js";
 import { joined } from "../folders/paths.js";
 import { downloadZip } from "../folders/zip-dialog.js";
-import { go } from "../router.js";
 import { servesContent } from "../place.js";
+import { useRights } from "../rights.js";
+import { go } from "../router.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { DataTable } from "./table.js";
 import { Menu } from "./menu.js";
@@ -32,6 +33,7 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
   const { path, field, noun, title } = KINDS[kind];
   const [beginning, setBeginning] = useState("");
   const [showsRestic, setShowsRestic] = useState(false);
+  const { mayOnFile } = useRights();
   const list = useList(path, field, { filename: beginning, without_filename: showsRestic ? "" : RESTIC });
   useEffect(() => {
     addEventListener("filestore:stored", list.refresh);
@@ -52,10 +54,10 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
     render: (file) => html`<${Menu} label="Actions for ${file.filename}" items=${[
       file.status === "available" && { text: "Download", run: () => download(file) },
       { text: "Show", run: () => go(fileAddress(file, kind)) },
-      { text: "Rename…", run: () => changed(rename(file, kind)) },
-      { text: "Move to a folder…", run: () => changed(moveFile(file, kind)) },
-      file.status === "available" && { text: "Share by a link…", run: () => share(file) },
-      { text: "Delete…", tone: "bad", run: async () => dropRows(await remove([file])) },
+      mayOnFile(file, "write") && { text: "Rename…", run: () => changed(rename(file, kind)) },
+      mayOnFile(file, "write") && { text: "Move to a folder…", run: () => changed(moveFile(file, kind)) },
+      file.status === "available" && mayOnFile(file, "admin") && { text: "Share by a link…", run: () => share(file) },
+      mayOnFile(file, "admin") && { text: "Delete…", tone: "bad", run: async () => dropRows(await remove([file])) },
     ]} />`,
   };
   return html`<${Heading} title=${title} sub=${sub}>${servesContent && html`<${ChooseFiles} />`}</${Heading}>
@@ -69,10 +71,10 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
       filters=${[{ key: "status", title: "State", options: STATUSES, accept: (f, value) => f.status === value }, ...narrowing]}
       actions=${(marked, clear) => html`<${Action} run=${() => downloadAll(marked.filter((f) => f.status === "available"))}>Download</${Action}>
         ${servesContent && html`<${Action} run=${() => downloadZip("", marked, "", title.toLowerCase())}>Download as a zip…</${Action}>`}
-        <${Action} tone="danger" run=${async () => {
+        ${marked.every((f) => mayOnFile(f, "admin")) && html`<${Action} tone="danger" run=${async () => {
           dropRows(await remove(marked));
           clear();
-        }}>Delete…</${Action}>`}
+        }}>Delete…</${Action}>`}`}
       empty=${html`<${Empty} title="No ${noun} yet.">${empty}</${Empty}>`} />`;
 }
 

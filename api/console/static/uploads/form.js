@@ -3,6 +3,7 @@ import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted, size } from "../format.js";
 import { path } from "../path.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
 import { Located } from "../folders/listing.js";
@@ -12,7 +13,6 @@ import { add } from "./engine.js";
 import { fieldsOf, guess } from "./guess.js";
 import { withoutClashes } from "./present.js";
 
-const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
 const DETAILED_MAX = 3; // with a form for each; more are a line each
 const LINES_MAX = 200; // of more, the content decides, or what is chosen for all
 export const VIRT_TYPES = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"];
@@ -24,7 +24,9 @@ export function UploadForm({ files, close, bucket = "", folder = "" }) {
   const [rows, setRows] = useState(null);
   const [refusal, setRefusal] = useState(null);
   const [isBusy, setIsBusy] = useState(false);
-  const [buckets, setBuckets] = useState([]);
+  const [all, setBuckets] = useState([]);
+  const { mayUploadTo, mayOnFile } = useRights();
+  const buckets = all.filter(mayUploadTo);
   const [error, setError] = useState(null);
   useEffect(() => {
     let isGone = false;
@@ -47,7 +49,7 @@ export function UploadForm({ files, close, bucket = "", folder = "" }) {
     const wrong = wrongIn(base) || wanted.map((each) => wrongIn(each.path)).find(Boolean);
     if (wrong) return setRefusal({ message: wrong });
     setIsBusy(true);
-    const chosen = await withoutClashes(wanted, base).catch(setRefusal);
+    const chosen = await withoutClashes(wanted, base, mayOnFile).catch(setRefusal);
     setIsBusy(false);
     if (!chosen) return undefined;
     if (chosen.length > 0) add(chosen.map(({ row, replaces, path: place, ...fields }) => ({

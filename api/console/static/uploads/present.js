@@ -1,13 +1,10 @@
 // Names that are already in the folders of an upload: they are found, and one dialog asks what happens to each.
 import { html, useState } from "../html.js";
 import * as api from "../api.js";
-import { recordAt } from "../files.js";
 import { counted } from "../format.js";
 import { Located } from "../folders/listing.js";
 import { joined, parentOf } from "../folders/paths.js";
-import { rightsIn } from "../folders/rights.js";
 import { bucketAt, path } from "../path.js";
-import { session } from "../session.js";
 import { Dialog, show } from "../ui/dialog.js";
 
 const AT_ONCE = 6;
@@ -17,9 +14,9 @@ const LINES_MAX = 200;
 const CHOICES = { keep: "Keep both", replace: "Replace", skip: "Skip" };
 
 // What is to be uploaded, [{ bucket_id, path, filename }, ...], without what is skipped, and `replaces`: ids of the files
-// that are deleted once the new one is stored. Undefined where somebody decides not to upload at all.
-export async function withoutClashes(wanted, base) {
-  const clashes = await clashesOf(wanted, base);
+// that are deleted once the new one is stored. `mayOnFile`: of useRights. Undefined if the user decides not to upload at all.
+export async function withoutClashes(wanted, base, mayOnFile) {
+  const clashes = await clashesOf(wanted, base, mayOnFile);
   if (clashes.length === 0) return wanted;
   const choices = await show((close) => html`<${Clashes} clashes=${clashes} close=${close} />`);
   if (!choices) return undefined;
@@ -32,7 +29,7 @@ export async function withoutClashes(wanted, base) {
 }
 
 // [{ wanted, present: [files], mayReplace }] of the names that are there.
-async function clashesOf(wanted, base) {
+async function clashesOf(wanted, base, mayOnFile) {
   const [{ bucket_id: bucketId }] = wanted;
   const byFolder = grouped(wanted);
   const found = [];
@@ -48,12 +45,8 @@ async function clashesOf(wanted, base) {
     if ([403, 404, 503].includes(error.status)) return [];
     throw error;
   }
-  if (found.length === 0) return [];
-  const rights = await rightsIn(await api.get(bucketAt(bucketId)));
-  await atOnce(found, async (clash) => {
-    clash.mayReplace = true;
-    for (const file of clash.present) clash.mayReplace &&= rights.ofFile(file.file_uuid) === "admin" || (await isOwn(file));
-  });
+  const mayDrop = (file) => mayOnFile({ ...file, bucket_id: bucketId }, "admin");
+  for (const clash of found) clash.mayReplace = clash.present.every(mayDrop);
   const order = new Map(wanted.map((each, at) => [each, at]));
   return found.sort((a, b) => order.get(a.wanted) - order.get(b.wanted));
 }
@@ -66,11 +59,6 @@ function grouped(wanted) {
   }
   return groups;
 }
-
-const isOwn = async (file) => {
-  const record = await api.get(recordAt(file.kind, file.file_uuid)).catch(() => null);
-  return record?.owner_id === session.get().user.user_id;
-};
 
 async function atOnce(items, act) {
   let next = 0;

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
-from coordinator.machine.damaged import joined, size_of, wrong_in_all
+from coordinator.machine.damaged import common_spans, join_spans, size_of
 from coordinator.service import require_own
 from metadata.protocol import commands, queries
 from tests.unit.replica_acts import add, collect, delete, holders, lost, mark, put, recount, short
@@ -210,11 +210,11 @@ _SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 @given(st.lists(_SPANS, min_size=1, max_size=4))
 def test_gone_is_what_is_wrong_in_all_copies(copies: list[list[Span]]) -> None:
     bytes_of = [{at for start, stop in spans for at in range(start, stop)} for spans in copies]
-    gone = wrong_in_all(copies)
+    gone = common_spans(copies)
     expected = set.intersection(*bytes_of)
     assert {at for start, stop in gone for at in range(start, stop)} == expected
     assert size_of(gone) == len(expected)
-    assert joined(gone) == gone
+    assert join_spans(gone) == gone
 
 
 @given(copies=st.lists(_SPANS, min_size=1, max_size=3))

@@ -81,7 +81,7 @@ def test_lists_are_those_of_a_model(
         owners = [ADMIN if number % 3 else Caller("alice", 1) for number in range(len(paths))]
         model: dict[str, str] = {}
         for number, path in enumerate(paths):
-            state.done(create(owners[number], f"f{number}", path=path))
+            state.done(create(owners[number], f"f{number}", path=path, filename=("even", "odd")[number % 2]))
             model[f"f{number}"] = path
         for number, path in moves:
             if f"f{number}" in model:
@@ -102,6 +102,12 @@ def test_lists_are_those_of_a_model(
                 assert files(state, caller, path, limit=limit) == within
                 below = [file for file, each in mine.items() if each == path or each.startswith(start)]
                 assert files(state, caller, path, limit=limit, is_recursive=True) == below
+                for name in ("odd", "even"):
+                    named = {file for file in model if (int(file[1:]) % 2 == 1) == (name == "odd")}
+                    found = files(state, caller, path, limit=limit, name=name)
+                    assert found == [file for file in within if file in named]
+                    found = files(state, caller, path, limit=limit, name=name, is_recursive=True)
+                    assert found == [file for file in below if file in named]
 
 
 def test_folder_goes_with_its_last_file(state: State) -> None:

@@ -114,7 +114,7 @@ class ComparingSeat(Seat):
             incoming.add(source.chunk(offer.meta.index, offer.meta.term, incoming.offset))
         incoming.finish()
         if incoming.is_vouched or not self.digests.forbids:
-            self.driver.fetched(offer.meta)
+            self.driver.note_fetched(offer.meta)
 
     def has_cold_row(self) -> bool:
         return self.store.token_generation(COLD) is not None
@@ -228,7 +228,7 @@ class Neighbour:
     async def ask_coordinator(self, source: str, call: SnapshotCall | SnapshotChunkCall) -> bytes:
         if isinstance(call, SnapshotChunkCall):
             return msgspec.msgpack.encode(self.seat.snapshots.chunk(call.index, call.term, call.offset))
-        self.seat.digests.lost("c1")
+        self.seat.digests.note_lost_state("c1")
         return msgspec.msgpack.encode(self.seat.driver.snapshot(call.index_min))
 
 

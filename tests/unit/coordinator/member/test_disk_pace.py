@@ -14,28 +14,28 @@ class Leader:
 
     def __init__(self) -> None:
         self.pace, self.at_s, self.index, self.term = Pace(), 1000.0, 0, 1
-        self.pace.in_term(1, leads=False, at_s=self.at_s)
+        self.pace.note_term(1, leads=False, at_s=self.at_s)
         self.lead()
 
     def lead(self) -> None:
         self.term += 1
-        self.pace.in_term(self.term, leads=False, at_s=self.at_s)  # as a candidate
-        self.pace.in_term(self.term, leads=True, at_s=self.at_s)
+        self.pace.note_term(self.term, leads=False, at_s=self.at_s)  # as a candidate
+        self.pace.note_term(self.term, leads=True, at_s=self.at_s)
 
     def follow(self) -> None:
         self.term += 1
-        self.pace.in_term(self.term, leads=False, at_s=self.at_s)
+        self.pace.note_term(self.term, leads=False, at_s=self.at_s)
 
     def write(self, own_s: float, others_s: float) -> None:
         self.index += 1
         began_at_s = self.at_s
-        self.pace.sent(self.index, at_s=began_at_s)
+        self.pace.note_sent(self.index, at_s=began_at_s)
         if others_s <= own_s:
-            self.pace.others_have(self.index, at_s=began_at_s + others_s)
-        self.pace.own_has(self.index, at_s=began_at_s + own_s)
+            self.pace.note_durable_elsewhere(self.index, at_s=began_at_s + others_s)
+        self.pace.note_durable_here(self.index, at_s=began_at_s + own_s)
         self.at_s = began_at_s + max(own_s, others_s)
         if others_s > own_s:
-            self.pace.others_have(self.index, at_s=self.at_s)
+            self.pace.note_durable_elsewhere(self.index, at_s=self.at_s)
 
     def write_many(self, count: int, own_s: float, others_s: float) -> None:
         for _ in range(count):
@@ -82,14 +82,14 @@ def test_lead_stays_where_another_would_gain_little(leader: Leader, own_s: float
 
 
 def test_batch_that_hangs_is_late_enough_alone(leader: Leader) -> None:
-    leader.pace.sent(1, at_s=leader.at_s)
-    leader.pace.others_have(1, at_s=leader.at_s + FAST_S)
+    leader.pace.note_sent(1, at_s=leader.at_s)
+    leader.pace.note_durable_elsewhere(1, at_s=leader.at_s + FAST_S)
     assert not leader.pace.is_too_slow(at_s=leader.at_s + HANGING_S - 0.01)
     assert leader.pace.is_too_slow(at_s=leader.at_s + HANGING_S)
 
 
 def test_batch_that_hangs_everywhere_is_nobodys_fault(leader: Leader) -> None:
-    leader.pace.sent(1, at_s=leader.at_s)
+    leader.pace.note_sent(1, at_s=leader.at_s)
     assert not leader.pace.is_too_slow(at_s=leader.at_s + 60)
 
 
@@ -103,7 +103,7 @@ def test_new_leader_leads_for_a_while() -> None:
 
 def test_hand_over_that_nobody_followed_is_not_tried_again_at_once(leader: Leader) -> None:
     leader.write_many(LATE_BATCHES, SLOW_S, FAST_S)
-    leader.pace.handed_over(at_s=leader.at_s)
+    leader.pace.note_transfer(at_s=leader.at_s)
     leader.write_many(LATE_BATCHES, SLOW_S, FAST_S)
     assert not leader.is_too_slow
     leader.at_s += LEAD_S_MIN

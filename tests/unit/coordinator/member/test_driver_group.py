@@ -31,11 +31,11 @@ from coordinator.raft.messages import (
 )
 from coordinator.raft.progress import ProgressState
 from coordinator.storage.log_directory import OsDirectory
-from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.pinned_state import PinnedState
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost, recover
 from coordinator.storage.segment import segment_name
-from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from metadata.model.records import CoordinatorRecord
@@ -129,7 +129,7 @@ class Seat:
         while not incoming.is_complete:
             incoming.add(source.chunk(offer.meta.index, offer.meta.term, incoming.offset))
         incoming.finish()
-        self.driver.fetched(offer.meta)
+        self.driver.note_fetched(offer.meta)
 
 
 class Group:
@@ -417,7 +417,7 @@ async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
         is_copying, may_end = threading.Event(), threading.Event()
         make = first.snapshots.make
 
-        def slow(pinned: Pinned) -> Made:
+        def slow(pinned: PinnedState) -> UnpublishedSnapshot:
             made = make(pinned)
             is_copying.set()
             assert may_end.wait(DEADLINE_S)

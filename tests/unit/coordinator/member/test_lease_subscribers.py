@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from coordinator.member.driver import Driver
-from coordinator.member.lease_subscribers import Following
+from coordinator.member.lease_subscribers import LeaseSubscribers
 from coordinator.raft.core import NotLeader
 from metadata.protocol import commands
 from metadata.protocol.calls import FollowCall, FollowReply
@@ -33,7 +33,7 @@ def revoke(user_id: str) -> commands.RevokeUser:
 class Subscriber:
     """A process of a node that does what it is told, one call after the other."""
 
-    def __init__(self, following: Following, name: str) -> None:
+    def __init__(self, following: LeaseSubscribers, name: str) -> None:
         self._following = following
         self._name = name
         self.last = FollowReply(0, 0, [], 0.0)
@@ -152,7 +152,7 @@ async def test_answer_is_not_given_in_another_term_than_its_read_barrier_began_i
         nonlocal term
         term = 5
 
-    following = Following(lambda: (term, "c1"), barrier)
+    following = LeaseSubscribers(lambda: (term, "c1"), barrier)
 
     with pytest.raises(NotLeader):
         await Subscriber(following, "a").call()
@@ -164,7 +164,7 @@ async def test_write_that_waits_when_the_lead_is_lost_is_refused() -> None:
     async def barrier() -> None:
         return
 
-    following = Following(lambda: (term, "c2"), barrier)
+    following = LeaseSubscribers(lambda: (term, "c2"), barrier)
     async with asyncio.timeout(DEADLINE_S), task(following.clear(frozenset({"file:f"}))) as write:
         await asyncio.sleep(0)  # it waits now, for the lease of the leader before
 

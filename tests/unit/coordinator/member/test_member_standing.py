@@ -11,9 +11,9 @@ import pytest
 from ca.errors import Conflict
 from ca.identity import Identity, Role
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.pinned_state import PinnedState
 from coordinator.storage.snapshot_origins import UNKNOWN, read_origin, write_origin
-from coordinator.storage.snapshot_store import Made
+from coordinator.storage.snapshot_store import UnpublishedSnapshot
 from metadata.protocol.calls import (
     AnyCall,
     HeartbeatCall,
@@ -108,10 +108,10 @@ class Doubting:
         self._doubt("call")
         return 0
 
-    def pinned(self, pinned: Pinned) -> None:
+    def hash_pinned(self, pinned: PinnedState) -> None:
         pinned.close()
 
-    async def vouch(self, made: Made) -> bool:
+    async def confirm(self, made: UnpublishedSnapshot) -> bool:
         self._doubt("vouch")
         return self._vouches
 

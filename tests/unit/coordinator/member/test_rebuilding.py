@@ -17,7 +17,7 @@ from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost
 from coordinator.storage.snapshot_origins import write_origin
-from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import IncomingSnapshot, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
@@ -96,9 +96,9 @@ async def test_source_hears_of_a_rebuild_for_as_long_as_that_verifies(
     state = history(tmp_path, count=40)
     files = member(tmp_path, state.entries[:35], HardState(7, "c2", 30), after=20)
     snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
-    finish, heard = Incoming.finish, list[bool]()
+    finish, heard = IncomingSnapshot.finish, list[bool]()
 
-    def finish_late(incoming: Incoming, stop: Stop) -> None:
+    def finish_late(incoming: IncomingSnapshot, stop: Stop) -> None:
         asked_at_s, ends_at_s = snapshots.served_at_s, time.monotonic() + DEADLINE_S
         while snapshots.served_at_s == asked_at_s and time.monotonic() < ends_at_s:
             time.sleep(0.001)
@@ -106,7 +106,7 @@ async def test_source_hears_of_a_rebuild_for_as_long_as_that_verifies(
         finish(incoming, stop)
 
     monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
-    monkeypatch.setattr(Incoming, "finish", finish_late)
+    monkeypatch.setattr(IncomingSnapshot, "finish", finish_late)
     async with peer(snapshots, tmp_path, peer_authority) as connect:
         await rebuild(files, DAMAGE, connect, sync=os.fdatasync)
     assert heard == [True]

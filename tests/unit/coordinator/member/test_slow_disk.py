@@ -130,7 +130,7 @@ async def test_leader_whose_disk_hangs_loses_the_lead(group: Group) -> None:
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
     async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run() as second, seats[2].run():
         await three_voters(first)
-        first._fitness.pace.handed_over(at_s=time.monotonic())
+        first._fitness.pace.note_transfer(at_s=time.monotonic())
         seats[0].disk.sync_s = SILENT_AFTER_S * 6
         writing = asyncio.create_task(first.propose(admit("alice")))
 

@@ -17,7 +17,7 @@ from ca.tls import Peer
 from coordinator.member import snapshot_fetch
 from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, IncomingSnapshot, SnapshotStore
 from metadata.model.records import CoordinatorRecord
 from metadata.protocol.calls import AnyCall, SnapshotChunkCall
 from metadata.rpc.websocket import end
@@ -138,12 +138,12 @@ async def test_next_piece_is_on_its_way_while_one_is_written(
     state: State, tmp_path: Path, peer_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_before_written: list[bool] = []
-    add = Incoming.add
+    add = IncomingSnapshot.add
 
     async with offering(tmp_path, peer_authority) as source:
         meta = taken(source.snapshots, origin="")
 
-        def add_late(incoming: Incoming, chunk: Chunk) -> None:
+        def add_late(incoming: IncomingSnapshot, chunk: Chunk) -> None:
             stop = chunk.offset + len(chunk.data)
             if stop < chunk.size_bytes:
                 ends_at_s = time.monotonic() + DEADLINE_S
@@ -152,7 +152,7 @@ async def test_next_piece_is_on_its_way_while_one_is_written(
                 asked_before_written.append(stop in source.asked)
             add(incoming, chunk)
 
-        monkeypatch.setattr(Incoming, "add", add_late)
+        monkeypatch.setattr(IncomingSnapshot, "add", add_late)
         async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", meta))
             assert await target.fetched.get() == meta
@@ -170,7 +170,7 @@ async def test_source_hears_of_a_member_for_as_long_as_it_verifies(
     refused: FilestoreError | None,
 ) -> None:
     heard: list[float] = []  # when the source was last asked, as it knows it, before and while
-    finish = Incoming.finish
+    finish = IncomingSnapshot.finish
 
     def refuse(call: SnapshotChunkCall) -> None:
         if heard and refused is not None:
@@ -180,7 +180,7 @@ async def test_source_hears_of_a_member_for_as_long_as_it_verifies(
         meta = taken(source.snapshots, origin="")
         source.before = refuse
 
-        def finish_late(incoming: Incoming, stop: Stop) -> None:
+        def finish_late(incoming: IncomingSnapshot, stop: Stop) -> None:
             heard.append(source.snapshots.served_at_s)
             asked, ends_at_s = len(source.asked), time.monotonic() + DEADLINE_S
             while len(source.asked) < asked + 3 and time.monotonic() < ends_at_s:
@@ -189,7 +189,7 @@ async def test_source_hears_of_a_member_for_as_long_as_it_verifies(
             finish(incoming, stop)
 
         monkeypatch.setattr(snapshot_fetch, "HEARD_S", 0.01)
-        monkeypatch.setattr(Incoming, "finish", finish_late)
+        monkeypatch.setattr(IncomingSnapshot, "finish", finish_late)
         async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", meta))
             assert await target.fetched.get() == meta

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.member.snapshot_making import Hooks, Making
+from coordinator.member.snapshot_making import Hooks, SnapshotMaker
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.storage import snapshot_store
 from coordinator.storage.snapshot_store import SnapshotStore
@@ -24,7 +24,7 @@ async def test_snapshot_gives_its_room_to_a_newer_one_that_has_none(
     state, heard = State(tmp_path / "state.sqlite"), asyncio.Queue[SnapshotMeta | None]()
     told: Any = heard.put_nowait
     hooks = Hooks(told, lambda: told(None), lambda: True, told)
-    making = Making("c1", SnapshotStore(tmp_path / "snapshots", state.path), hooks)
+    making = SnapshotMaker("c1", SnapshotStore(tmp_path / "snapshots", state.path), hooks)
     with closing(state.store):
         async with asyncio.timeout(DEADLINE_S):
             state.user("first")

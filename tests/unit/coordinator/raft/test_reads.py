@@ -28,9 +28,9 @@ def test_read_on_the_leader_does_not_wait_for_its_own_disk() -> None:
     leader.begin()  # and its disk takes long
 
     leader.raft.read_index(b"r")
-    beats = leader.raft.meanwhile().send_now
+    beats = leader.raft.ready_without_disk().send_now
     leader.raft.step(Message(MessageKind.HEARTBEAT_REPLY, "b", "a", 1, round=beats[0].round))
-    found = leader.raft.meanwhile()
+    found = leader.raft.ready_without_disk()
 
     assert kinds(beats) == [MessageKind.HEARTBEAT, MessageKind.HEARTBEAT]
     assert found.read_states == [ReadState(b"r", 1)]
@@ -51,7 +51,7 @@ def test_follower_whose_disk_takes_long_confirms_reads_and_promises_nothing() ->
     again = Message(MessageKind.APPEND, "a", "b", 1, log_index=2, log_term=1)
     follower.raft.step(again)
 
-    assert kinds(follower.raft.meanwhile().send_now) == [MessageKind.HEARTBEAT_REPLY]
+    assert kinds(follower.raft.ready_without_disk().send_now) == [MessageKind.HEARTBEAT_REPLY]
     assert kinds(follower.finish()) == [MessageKind.APPEND_REPLY]
 
 

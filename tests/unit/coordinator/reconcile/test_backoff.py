@@ -70,19 +70,19 @@ def test_one_blob_that_is_refused_says_nothing_of_the_node() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
     for _ in range(5):
-        failures.target_failed(copy(1), WHY, has_answered=True)
+        failures.note_failed_target(copy(1), WHY, has_answered=True)
         clock.now_s += REST_S_MAX
-    failures.target_failed(copy(1), WHY, has_answered=True)
+    failures.note_failed_target(copy(1), WHY, has_answered=True)
     assert takers(failures, 1) == ["n1", "n2"]
     assert takers(failures, 2) == ["n1", "n2", "n3"]
     assert failures.sentences() == {}
-    failures.target_failed(copy(2), WHY, has_answered=True)
+    failures.note_failed_target(copy(2), WHY, has_answered=True)
     assert takers(failures, 3) == ["n1", "n2"]
 
 
 def test_node_that_does_not_answer_is_passed_over_at_once() -> None:
     failures = CopyFailures(Clock())
-    failures.target_failed(copy(1), "TimeoutError", has_answered=False)
+    failures.note_failed_target(copy(1), "TimeoutError", has_answered=False)
     assert takers(failures, 2) == ["n1", "n2"]
     assert failures.is_passed_over(copy(2))
 
@@ -90,14 +90,14 @@ def test_node_that_does_not_answer_is_passed_over_at_once() -> None:
 def test_node_that_has_failed_is_tried_with_one_copy_at_a_time_and_is_well_after_a_success() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
-    failures.target_failed(copy(1), "TimeoutError", has_answered=False)
+    failures.note_failed_target(copy(1), "TimeoutError", has_answered=False)
     clock.now_s += REST_S_MIN
     assert "n3" in takers(failures, 2)
-    failures.begins(copy(2))
+    failures.note_begin(copy(2))
     assert "n3" not in takers(failures, 3)
-    failures.made(copy(2), [])
+    failures.note_made(copy(2), [])
     assert "n3" in takers(failures, 3)
-    failures.ends(copy(2))
+    failures.note_end(copy(2))
 
 
 def test_node_that_fails_again_and_again_is_told_with_a_sentence_until_it_succeeds() -> None:
@@ -106,9 +106,9 @@ def test_node_that_fails_again_and_again_is_told_with_a_sentence_until_it_succee
     told = {"n3": "failed 2 times in a row to create its assigned replicas (answered 500 internal)"}
     for number in range(3):
         clock.now_s += REST_S_MAX
-        failures.target_failed(copy(number), WHY, has_answered=True)
+        failures.note_failed_target(copy(number), WHY, has_answered=True)
     assert failures.sentences() == told
-    failures.made(copy(9), [])
+    failures.note_made(copy(9), [])
     assert failures.sentences() == {}
 
 
@@ -117,7 +117,7 @@ def test_node_that_failed_and_of_which_nothing_is_wanted_any_more_is_told_no_lon
     failures = CopyFailures(clock)
     for number in range(3):
         clock.now_s += REST_S_MAX
-        failures.target_failed(copy(number), WHY, has_answered=True)
+        failures.note_failed_target(copy(number), WHY, has_answered=True)
     clock.now_s += SHOWN_S_MIN - 1
     assert list(failures.sentences()) == ["n3"]
     clock.now_s += 1
@@ -126,8 +126,8 @@ def test_node_that_failed_and_of_which_nothing_is_wanted_any_more_is_told_no_lon
 
 def test_who_rests_is_tried_again_when_somebody_says_so_or_the_node_was_away() -> None:
     failures = CopyFailures(Clock())
-    failures.target_failed(copy(1), WHY, has_answered=False)
-    failures.sources_failed(copy(2), ["n1"], WHY)
+    failures.note_failed_target(copy(1), WHY, has_answered=False)
+    failures.note_failed_sources(copy(2), ["n1"], WHY)
     failures.answers.failed("n3", WHY)
     failures.forget_node("n3")
     assert (takers(failures, 3), failures.answers.rests("n3")) == (["n1", "n2", "n3"], False)
@@ -141,21 +141,21 @@ def test_sources_that_fail_are_named_only_where_no_other_is() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
     for number in range(2):
-        failures.made(copy(number), ["n1"])
+        failures.note_made(copy(number), ["n1"])
     assert failures.with_sources(copy(3)).sources == ("n2",)
     assert failures.with_sources(copy(3, sources=("n1",))).sources == ("n1",)
     assert failures.with_sources(replace(copy(3), needs_all=True)).sources == ("n1", "n2")
     clock.now_s += REST_S_MIN
     assert failures.with_sources(copy(3)).sources == ("n1", "n2")
-    failures.made(copy(3), ["n1"])
+    failures.note_made(copy(3), ["n1"])
     assert "n1" in failures.sentences()
-    failures.made(copy(4, sources=("n1",)), [])
+    failures.note_made(copy(4, sources=("n1",)), [])
     assert failures.sentences() == {}
 
 
 def test_target_is_not_blamed_for_sources_and_the_blob_rests() -> None:
     failures = CopyFailures(Clock())
     for number in range(5):
-        failures.sources_failed(copy(number), ["n1", "n2"], "answered 503 unavailable")
+        failures.note_failed_sources(copy(number), ["n1", "n2"], "answered 503 unavailable")
     assert takers(failures, 4) == []
     assert takers(failures, 5) == ["n1", "n2", "n3"]

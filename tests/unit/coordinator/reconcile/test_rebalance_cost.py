@@ -61,7 +61,7 @@ class Nodes(Disks):
         """What they would tell of their disks now."""
         assert self.context is not None
         for node_id, foreign_bytes in self.foreign.items():
-            page = self.context.look(ListReplicas(node_id=node_id), ReplicaPage)
+            page = self.context.ask_applied(ListReplicas(node_id=node_id), ReplicaPage)
             used_bytes = foreign_bytes + sum(replica.size_bytes for replica in page.replicas)
             beat = HeartbeatCall(100 * GIB - used_bytes, 100 * GIB, 0)
             self.health.receive(node_id, beat, at_s=time.monotonic() + 3600)

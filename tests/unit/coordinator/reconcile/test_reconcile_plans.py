@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.jobs import shape
-from coordinator.reconcile.passes import unasked
+from coordinator.reconcile.passes import skipped_nodes
 from coordinator.reconcile.rebalance import Levels, find_imbalances, plan_move
 from coordinator.reconcile.repair import lacks_room, plan_repair
-from coordinator.reconcile.states import TICK_S_MAX, Attention
+from coordinator.reconcile.states import TICK_S_MAX, NodeObserver
 from metadata.model.placement import Candidate
 from metadata.model.records import BlobRecord, NodeRecord
 from metadata.model.replica_records import ShortBlob
@@ -138,7 +138,7 @@ def test_plan_reaches_what_is_wanted_and_never_more(
     targets = [copy.target for copy in copies]
     assert len(set(targets)) == len(targets)
     assert not set(targets) & (holders | doomed)
-    good = len(cluster.good(kept))
+    good = len(cluster.counting_holders(kept))
     assert good + len(targets) <= max(cluster.wanted, good)
     takers = {c.node_id for c in cluster.candidates} - holders - doomed
     if cluster.sources(kept):
@@ -160,8 +160,8 @@ def test_node_that_is_down_is_not_emptied() -> None:
 
 def test_node_that_could_not_be_told_to_look_is_not_taken_for_one_that_has_looked() -> None:
     cluster = facts(node("n1"), node("n2", "down"), node("n3"), silent=("n3",))
-    assert unasked(cluster, sorted(cluster.reachable)) == ["n2", "n3"]
-    assert unasked(cluster, ["n1", "n2", "n3"]) == []
+    assert skipped_nodes(cluster, sorted(cluster.reachable)) == ["n2", "n3"]
+    assert skipped_nodes(cluster, ["n1", "n2", "n3"]) == []
 
 
 def test_even_nodes_are_left_alone_and_fuller_ones_give_to_emptier_ones() -> None:
@@ -226,12 +226,12 @@ def beat(health: NodeHealth, at_s: float, *node_ids: str) -> None:
 
 
 def test_silent_node_is_marked_down_and_a_node_that_is_heard_again_returning() -> None:
-    health, attention = NodeHealth(), Attention()
+    health, attention = NodeHealth(), NodeObserver()
     nodes = [node("n1"), node("n2"), node("n3", "down")]
     found = []
     for second in range(32):
         beat(health, second, "n1", *(["n3"] if second >= 20 else []))
-        attention.look(nodes, health, at_s=second + 0.5)
+        attention.observe(nodes, health, at_s=second + 0.5)
         found.append(attention.marks(nodes, down_after_s=30.0))
     assert found[19] == []
     assert found[20] == [("n3", "returning")]
@@ -241,16 +241,16 @@ def test_silent_node_is_marked_down_and_a_node_that_is_heard_again_returning() -
 
 def test_node_whose_disk_fails_for_long_is_down_and_returns_when_it_works_again() -> None:
     """That it goes on being heard says nothing of its replicas. A full disk is none that fails."""
-    health, attention = NodeHealth(), Attention()
+    health, attention = NodeHealth(), NodeObserver()
     nodes, found, failing = [node("n1"), node("n2"), node("n3", "down")], [], list[list[str]]()
     failing_at = {"n1": range(20, 70), "n2": range(0), "n3": range(20, 60)}
     for second in range(70):
         for node_id, seconds in failing_at.items():
             heartbeat = HeartbeatCall(0, 0, 0, takes_bytes=False, disk_fails=second in seconds)
             health.receive(node_id, heartbeat, at_s=float(second))
-        attention.look(nodes, health, at_s=second + 0.5)
+        attention.observe(nodes, health, at_s=second + 0.5)
         found.append(attention.marks(nodes, down_after_s=30.0))
-        failing.append(sorted(attention.failing))
+        failing.append(sorted(attention.failing_nodes))
     assert found[19] == [("n3", "returning")]
     assert found[49] == []
     assert found[50] == [("n1", "down")]
@@ -259,22 +259,22 @@ def test_node_whose_disk_fails_for_long_is_down_and_returns_when_it_works_again(
 
 
 def test_pause_of_the_coordinator_counts_for_little_silence() -> None:
-    health, attention = NodeHealth(), Attention()
+    health, attention = NodeHealth(), NodeObserver()
     nodes = [node("n1")]
     beat(health, 0.0, "n1")
-    attention.look(nodes, health, at_s=0.5)
-    attention.look(nodes, health, at_s=3600.0)
+    attention.observe(nodes, health, at_s=0.5)
+    attention.observe(nodes, health, at_s=3600.0)
     assert attention.marks(nodes, down_after_s=TICK_S_MAX + 0.1) == []
     assert attention.marks(nodes, down_after_s=TICK_S_MAX) == [("n1", "down")]
 
 
 def test_node_that_is_new_or_never_announced_itself_is_not_down() -> None:
-    health, attention = NodeHealth(), Attention()
+    health, attention = NodeHealth(), NodeObserver()
     silent = node_record("n1", peer_port=0)
     for second in range(100):
-        attention.look([silent], health, at_s=float(second))
+        attention.observe([silent], health, at_s=float(second))
     assert attention.marks([silent], down_after_s=1.0) == []
-    attention.look([silent, node("n2")], health, at_s=100.0)
+    attention.observe([silent, node("n2")], health, at_s=100.0)
     assert attention.marks([silent, node("n2")], down_after_s=1.0) == []
 
 

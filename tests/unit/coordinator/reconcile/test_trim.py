@@ -60,7 +60,7 @@ def test_what_is_left_is_what_is_wanted_in_as_many_zones_as_can_be(
     ]
     cluster, held = facts(*nodes), blob(*sorted(holders))
     going = rank_surplus(held, cluster)[: count_surplus(held, cluster)]
-    good = cluster.good(held.replicas)
+    good = cluster.counting_holders(held.replicas)
     left = [node_id for node_id in good if node_id not in going]
     assert set(going) <= set(good)
     assert len(left) == min(len(good), cluster.wanted)

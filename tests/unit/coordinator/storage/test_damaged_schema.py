@@ -16,7 +16,7 @@ from coordinator.admin.restore import _check_new_id, _newest_intermediate
 from coordinator.admin.setup import init_cluster
 from coordinator.member.open_storage import open_ledger
 from coordinator.storage.config import CoordinatorFiles
-from coordinator.storage.database import found_at_rest
+from coordinator.storage.database import read_at_rest
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, flaw_in
 from metadata.model.records import CoordinatorRecord
@@ -42,7 +42,7 @@ def test_damaged_schema_is_found_at_start_and_told(damaged: CoordinatorFiles) ->
     findings = examine(damaged, deep=True)
     assert [problem.where for problem in findings.problems] == [damaged.state]
     assert flaw_in(damaged.state, at_rest=True)
-    assert found_at_rest(damaged.state) == (0, 0, 0)
+    assert read_at_rest(damaged.state) == (0, 0, 0)
     assert _newest_intermediate(damaged.state) is None
     _check_new_id(damaged.state, "c2")
 

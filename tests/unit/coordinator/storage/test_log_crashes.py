@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage import promises, segment
-from coordinator.storage.raft_log import Forgotten, LogDamaged, LogFailed, SegmentLog
+from coordinator.storage.raft_log import ForgottenSegments, LogDamaged, LogFailed, SegmentLog
 from tests.sim.disk import Crashed, SimulatedDirectory
 
 SEGMENT_BYTES = 700  # a few batches
@@ -72,7 +72,7 @@ class Run:
         self.rand = random.Random(seed)
         self.disk = SimulatedDirectory(random.Random(seed + 1))
         self.possible = [State()]  # the last one is what the running log holds
-        self.forgotten: deque[Forgotten] = deque()
+        self.forgotten: deque[ForgottenSegments] = deque()
         self.term = 0
         self.recoveries = 0
         self.cache_bytes_max = cache_bytes_max

@@ -15,7 +15,7 @@ from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
 from coordinator.storage import segment as form
 from coordinator.storage.config import CoordinatorFiles
-from coordinator.storage.promises import NAME, SLOT_BYTES, Promised, Promises
+from coordinator.storage.promises import NAME, SLOT_BYTES, PromiseRecord, Promises
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import StateLost, recover
 from coordinator.storage.snapshot_store import SnapshotStore
@@ -194,7 +194,7 @@ def test_damage_of_the_promises_alone_costs_nothing(tmp_path: Path, spoil: str) 
     with closing(open_ledger(files, SYNC)) as ledger:
         assert ledger.log.hard_state.vote == "c2"
         assert not member_of(ledger.log, ledger.store, ledger.snapshots).status().recovering
-        assert ledger.log.promised == Promised(3, "c2")
+        assert ledger.log.promised == PromiseRecord(3, "c2")
     assert path.stat().st_size == 2 * SLOT_BYTES
 
 
@@ -248,7 +248,7 @@ def test_interrupted_installation_is_ended_and_costs_no_vote(tmp_path: Path, kit
         assert ledger.store.applied() == (meta.index, meta.term)
         assert ledger.log.hard_state == HardState(3, "c2", meta.index)
         assert not member_of(ledger.log, ledger.store, ledger.snapshots).status().recovering
-        assert ledger.log.promised == Promised(3, "c2")
+        assert ledger.log.promised == PromiseRecord(3, "c2")
     assert dump(files.state) == new
 
 
@@ -313,18 +313,18 @@ def test_promise_that_a_start_has_read_survives_a_power_cut(seed: int) -> None:
     directory = SimulatedDirectory(random.Random(seed))
     promises = Promises(directory)
     promises.open()
-    promises.write(Promised(1, "c1"))
+    promises.write(PromiseRecord(1, "c1"))
     directory.crash_after(2)
     with pytest.raises(Crashed):
-        promises.write(Promised(2, "c2"))
+        promises.write(PromiseRecord(2, "c2"))
     directory.kill()
     again = Promises(directory)
     again.open()
-    assert again.newest == Promised(2, "c2")
+    assert again.newest == PromiseRecord(2, "c2")
     directory.crash()
     last = Promises(directory)
     last.open()
-    assert last.newest == Promised(2, "c2")
+    assert last.newest == PromiseRecord(2, "c2")
 
 
 def test_log_forgets_nothing_that_the_database_may_lose(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ca.errors import InvalidRequest
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage import pinned_state, state_backup
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.pinned_state import Pinned, examine, up_to_whole_hash
+from coordinator.storage.pinned_state import PinnedState, examine, up_to_whole_hash
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged, flaw_in
@@ -115,7 +115,7 @@ def test_taker_knows_whose_state_it_has_from_then_on(
     assert target.origin() == kept
     again = SnapshotStore(tmp_path / "target" / "snapshots", tmp_path / "target" / "state.sqlite")
     assert again.origin() == kept
-    again.vouched()
+    again.note_confirmed()
     assert again.origin() == ""
 
 
@@ -223,12 +223,12 @@ def test_file_in_whose_place_another_lies_is_not_copied(state: State, source: Sn
 
 
 def test_digest_of_the_whole_state_shows_one_byte(state: State) -> None:
-    with closing(Pinned(state.path)) as pinned:
+    with closing(PinnedState(state.path)) as pinned:
         before = pinned.digest()
     state.store.close()
     with closing(sqlite3.connect(state.path)) as db, db:
         db.execute("UPDATE files SET filename = 'x' || substr(filename, 2) WHERE file_uuid = 'f100'")
-    with closing(Pinned(state.path)) as pinned:
+    with closing(PinnedState(state.path)) as pinned:
         assert pinned.digest() != before
     state.store = Store(state.path)
 

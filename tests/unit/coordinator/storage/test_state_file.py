@@ -242,7 +242,7 @@ def test_what_a_checkpoint_left_in_which_the_process_died_is_known_and_sound(tmp
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_page_that_changed_after_such_a_death_is_found(tmp_path: Path, is_copied: bool) -> None:
     left, pages = killed_copying(tmp_path)
-    written = WalPages(f"{left}-wal").look()
+    written = WalPages(f"{left}-wal").pending_pages()
     page = next(page for page in pages if (page in written) == is_copied)
     with left.open("r+b") as file:
         file.seek((page - 1) * 4096)

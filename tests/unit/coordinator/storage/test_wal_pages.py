@@ -62,8 +62,8 @@ def test_every_page_that_a_checkpoint_writes_was_named_before(
         elif act == "end" and readers:
             readers.pop(0).close()
         else:
-            named, before = pages.look(), (tmp_path / "db").read_bytes()
-            written = pages.copied(*checkpoint(db))
+            named, before = pages.pending_pages(), (tmp_path / "db").read_bytes()
+            written = pages.note_checkpoint(*checkpoint(db))
             assert changed_pages(before, (tmp_path / "db").read_bytes()) <= written <= named
     for reader in readers:
         reader.close()
@@ -73,8 +73,8 @@ def test_frames_that_were_read_are_not_read_again_while_a_reader_holds_the_wal(
     db: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, reads = WalPages(f"{tmp_path / 'db'}-wal"), 0
-    pages.look()
-    pages.copied(*checkpoint(db))
+    pages.pending_pages()
+    pages.note_checkpoint(*checkpoint(db))
     pread = os.pread
 
     def counted(file: int, count: int, offset: int) -> bytes:
@@ -88,8 +88,8 @@ def test_frames_that_were_read_are_not_read_again_while_a_reader_holds_the_wal(
         reader.execute("SELECT COUNT(*) FROM t").fetchone()
         for key in range(200):
             db.execute("UPDATE t SET value = randomblob(900) WHERE key = ?", (key,))
-            pages.look()
-            pages.copied(*checkpoint(db))
+            pages.pending_pages()
+            pages.note_checkpoint(*checkpoint(db))
     assert reads < 200 * 8
 
 

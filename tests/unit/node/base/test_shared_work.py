@@ -284,5 +284,5 @@ async def test_failure_that_nobody_waits_for_is_told_to_the_log(caplog: pytest.L
     work.may_end.set()
     await forgotten(shared, "f1")
     assert [record.message for record in caplog.records] == [
-        "one of the works failed while nobody waited for it"
+        "one of the works failed while no request waited for it"
     ]
