@@ -120,7 +120,6 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: FileUuid
-    owner_id: OwnerId
     filename: Filename
     content_type: ContentType
     size_bytes: SizeBytes
@@ -130,6 +129,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     created_at: CreatedAt
     kind: KindOfFile | UnsetType = UNSET
     path: FolderPath = ""
+    owner_id: OwnerId = ""
 
 
 def kind_of(record: FileRecord) -> str | UnsetType:

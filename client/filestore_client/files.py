@@ -36,6 +36,7 @@ from filestore_client.kinds import (
     KINDS,
     PROJECT,
     is_utf8,
+    is_wanted,
     kind_of,
     new_record_fields,
 )
@@ -287,14 +288,16 @@ class Files:
         found = [record async for record in self.named(filename, path=path)]
         return max(found, key=lambda record: record.created_at, default=None)
 
-    def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
+    async def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
         """Every file of a bucket, of all kinds.
 
         `filters`: `status`, `filename` (how it begins), `name` (the whole name), `path` (the folder; "/" for
         the top), and with that `recursive="1"` for the folders below it too.
         """
-        path = f"/api/v1/buckets/{path_part(bucket_id)}/files"
-        return pages(self._transport, path, "files", FileSummary, **filters)
+        where = f"/api/v1/buckets/{path_part(bucket_id)}/files"
+        async for file in pages(self._transport, where, "files", FileSummary, **filters):
+            if is_wanted(file, filters):  # servers of release 0.1.0 know neither folders nor whole names
+                yield file
 
     def folders(self, bucket_id: str, path: str = "") -> AsyncIterator[Folder]:
         """The folders in a folder of a bucket, by name; "" for the top."""

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
 from filestore_client.base.errors import InvalidRequest
-from filestore_client.base.records import Backup, FileRecord, Image, Kind, Project
+from filestore_client.base.records import Backup, FileRecord, FileSummary, Image, Kind, Project
 
 R = TypeVar("R", bound=FileRecord)
 
@@ -120,6 +120,16 @@ def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, An
     else:
         fields["backup_type"] = "full"
     return fields | {field: value for field, value in given.items() if value is not None}
+
+
+def is_wanted(file: FileSummary, filters: Mapping[str, str]) -> bool:
+    """Return whether a file of a bucket has the `name` and is in the `path` of these filters."""
+    if filters.get("name", "") not in ("", file.filename):
+        return False
+    folder = filters.get("path", "").strip("/")
+    if filters.get("recursive"):
+        return not folder or f"{file.path}/".startswith(f"{folder}/")
+    return file.path == folder or not filters.get("path")
 
 
 def is_utf8(text: str) -> bool:

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from collections.abc import Iterator
-from itertools import islice
 
 from msgspec import Struct
 
@@ -59,7 +58,9 @@ def list_folders(question: Question, query: ListFolders) -> FolderPage:
     rows = Condition("bucket_id = ?", (query.bucket_id,))
     if not may_read:
         rows = Condition("bucket_id = ? AND owner_id = ?", (query.bucket_id, user.user_id))
-    names = list(islice(_names(question.db, rows, start, after), query.limit + 1))
+    names = [
+        name for name, _ in zip(_names(question.db, rows, start, after), range(query.limit + 1), strict=False)
+    ]
     if not may_read:
         names = sorted({*names, *_granted(question, user, query.bucket_id, start, after)})
     shown = names[: query.limit]

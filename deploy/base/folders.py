@@ -37,8 +37,7 @@ def path_of(named: str) -> str:
 
 async def files_below(client: AsyncClient, bucket_id: str, path: str) -> list[FileSummary]:
     """Return the files in a folder and below it. Raises NotFound if there are none."""
-    listed = client.files.in_bucket(bucket_id, path=path or "/", recursive="1")
-    files = [file async for file in listed]
+    files = [file async for file in client.files.in_bucket(bucket_id, path=path or "/", recursive="1")]
     if not files:
         raise NotFound(f"There is no file in a folder {path or '/'!r} that you can access.")
     return files

@@ -443,18 +443,24 @@ def _remove_folder(connection: Connection, named: str, bucket: str, *, asks: boo
             taken = size(sum(file.size_bytes for file in files))
             if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown} for good?", err=True):
                 raise Conflict("Nothing was deleted.")
-        failures: list[tuple[str, Exception]] = []
+        failures: dict[str, tuple[str, Exception]] = {}
 
         async def remove(file: FileSummary) -> None:
+            failures.pop(file.file_uuid, None)
             try:
                 await client.files.delete(file.file_uuid)
             except (NotFound, Gone):  # another client was faster
                 pass
             except FAILURES as error:
-                failures.append((str(_name_shown(file)), error))
+                failures[file.file_uuid] = (str(_name_shown(file)), error)
 
-        await for_each(files, remove)
-        return len(files) - len(failures), failures
+        left = files
+        while left:  # a backup cannot be deleted before those that build on it
+            await for_each(left, remove)
+            in_use = {uuid for uuid, (_, error) in failures.items() if isinstance(error, Conflict)}
+            still = [file for file in left if file.file_uuid in in_use]
+            left = still if len(still) < len(left) else []
+        return len(files) - len(failures), list(failures.values())
 
     removed, failures = connection.run(work)
     click.echo(f"{shown}: {removed} files are deleted.")

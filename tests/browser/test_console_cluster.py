@@ -53,7 +53,7 @@ async def test_events_and_history_are_told_in_words(page: Page, cluster: Cluster
     assert not await page.value(f"{UUID}.test({card('Latest events')}.innerText)")
     await show(page, "#/audit?action=join", "main tbody tr")
     rows = "[...document.querySelectorAll('main tbody tr')]"
-    await page.until(f"{rows}.some(tr => /joined\\s*node-3/.test(tr.innerText))")
+    await page.until(f"{rows}.some(tr => /node-3\\s*joined/.test(tr.innerText))")
     assert not await page.value(f"{UUID}.test(document.querySelector('main tbody').innerText)")
     await show(page, f"#/file/{file}?kind=backup", "main .facts")
     await page.until(line("History", "uploaded it"))

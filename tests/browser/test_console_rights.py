@@ -1,11 +1,14 @@
 """What is offered to a user who may only read, what a bucket's totals are, and where the focus returns to."""
 
+from pathlib import Path
+
 import pytest
 
 from metadata.model.records import DEFAULT_BUCKET_ID
 from tests.browser.chromium import Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
 from tests.browser.console_world import stored
+from tests.browser.test_console_day import dropped, state_of
 from tests.cluster.harness import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -130,3 +133,32 @@ async def test_focus_goes_back_to_where_a_dialog_came_from(page: Page, cluster: 
     await page.until("document.querySelectorAll('main tbody tr').length === 1")
     await page.until(f"document.activeElement !== document.body && ({FOCUSED}) !== ''")
     assert not faults(page, cluster.nodes[0])
+
+
+async def test_lists_of_whom_others_have_given_files_say_where_they_are(page: Page, cluster: Cluster) -> None:
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.user_token("newcomer"))
+    await show(page, "#/backups", "main .empty")
+    await page.until("document.querySelector('main .empty a[href=\"#/access\"]')")
+
+
+async def test_bucket_that_is_full_is_not_the_one_that_is_offered_instead(
+    page: Page, cluster: Cluster, tmp_path: Path
+) -> None:
+    token = cluster.user_token("wanda")
+    made = cluster.post("/buckets", {"name": "small", "quota_bytes": 10}, token=token)
+    (tmp_path / "large.tar").write_bytes(bytes(100))
+    await page.shape(1280)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    await show(page, f"#/buckets/{made.json['bucket_id']}", "main .facts")
+    await dropped(page, tmp_path / "large.tar")
+    await page.until(f"{state_of('large.tar')} === 'failed'")
+    await choose(page, "Choose another bucket", ".uploads")
+    await page.until("document.querySelector('dialog form footer')")
+    bucket = "document.querySelector('dialog select[name=bucket]').value"
+    await page.until(f"{bucket} === '{DEFAULT_BUCKET_ID}'")
+    await choose(page, "Upload", "dialog footer")
+    await closed(page)
+    await page.until(f"{state_of('large.tar')} === 'stored'")
+    assert not faults(page, cluster.nodes[0], told=("413",))

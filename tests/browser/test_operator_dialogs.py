@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser import axe
 from tests.browser.chromium import Page
-from tests.browser.console_pages import QUIET, closed, faults, open_console, show, sign_in
+from tests.browser.console_pages import closed, faults, open_console, reshape, show, sign_in
 from tests.browser.test_operator_day import choose, fill, press_button
 from tests.cluster.harness import Cluster
 
@@ -103,14 +103,13 @@ async def test_every_dialog_of_an_operator_is_usable(
     await open_console(page, cluster.nodes[0])
     await sign_in(page, cluster.admin_token)
     for name, opening in DIALOGS.items():
-        await page.shape(1440, theme=theme)
+        await reshape(page, 1440, theme)
         if isinstance(opening, str):
             opening = item("#/coordinators", f"Actions for {follower.id}", opening)
         await opening(page)
         await page.until("document.querySelector('dialog[open]')")
         for width in WIDTHS:
-            await page.shape(width, theme=theme)
-            await page.until(f"innerWidth === {width} && {QUIET}")
+            await reshape(page, width, theme)
             if directory := os.environ.get("FILESTORE_SCREENSHOTS"):
                 await page.screenshot(
                     Path(directory) / f"dialog-{name.replace(' ', '-')}-{theme}-{width}.png"

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec.generic
 import pytest
 from fsspec.callbacks import Callback
 
@@ -280,3 +281,26 @@ def test_bucket_that_was_made_again_is_found(cluster: Cluster, fs: FilestoreFile
     fs.client.files.upload(b"x", filename="x", bucket_id=bucket_id)
     assert fs.cat(f"{again}/x") == b"x"
     fs.rm(again, recursive=True)
+
+
+def test_tools_of_fsspec_work_on_folders(
+    cluster: Cluster, fs: FilestoreFileSystem, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.command_environment().items():
+        monkeypatch.setenv(name, value)
+    for path in FILES:
+        (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / path).write_text(path)
+    for _ in range(2):
+        fsspec.generic.rsync(f"file://{tmp_path}/source", f"filestore://{bucket}/copy")
+    bucket_id = fs.info(bucket)["bucket_id"]
+    again = [*fs.client.files.in_bucket(bucket_id, path="copy", recursive="1")]
+    assert sorted(f"{file.path}/{file.filename}" for file in again) == [f"copy/{path}" for path in FILES]
+    keys = fs.get_mapper(f"{bucket}/copy")
+    assert dict(keys) == {path: path.encode() for path in FILES}
+    keys["lab/r1/startup.cfg"] = b"changed"
+    del keys["lab/r1/startup.cfg"]
+    assert "lab/r1/startup.cfg" not in keys
+    within = fsspec.filesystem("dir", path=f"{bucket}/copy", fs=fs)
+    within.mv("lab", "old", recursive=True)
+    assert within.find("") == ["notes", "old/r2/startup.cfg", "old/topology"]

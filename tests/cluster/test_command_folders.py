@@ -120,6 +120,18 @@ def test_folder_is_deleted_with_what_is_below_it(cluster: Cluster, lab: Path, tm
     assert cluster.filestore("rm", "-r", "/").returncode == 2
 
 
+def test_chain_of_backups_in_a_folder_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
+    parent, folder = "", f"chain-{tmp_path.name}"
+    for number in range(12):
+        body = {"filename": f"{number}.tar", "backup_type": "full", "size_bytes": 0, "path": folder}
+        if parent:
+            body |= {"backup_type": "incremental", "parent_backup_uuid": parent}
+        answer = cluster.post("/backups", body)
+        assert answer.status == 201, answer.body
+        parent = answer.json["file_uuid"]
+    assert output(cluster, "rm", "-r", folder) == f"{folder}: 12 files are deleted.\n"
+
+
 def test_name_that_is_there_is_said_before_the_upload(cluster: Cluster, lab: Path, tmp_path: Path) -> None:
     first = output(cluster, "put", "-r", str(lab), "--if-exists", "keep").split()
     (lab / "notes.txt").write_bytes(b"second\n")

@@ -109,7 +109,6 @@ class FileSummary(Record, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: str  # The file.
-    owner_id: str  # The user who owns the file or bucket and has admin permission on it.
     # A label for people and downloads, not a path: it contains no '/' and no control characters.
     filename: str
     content_type: str  # The media type of downloads (RFC 9110, section 8.3.1).
@@ -126,6 +125,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str = ""
+    owner_id: str = ""  # The user who owns the file or bucket and has admin permission on it.
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ function Silent({ answers, refresh }) {
   const missing = silent(answers);
   if (missing.length === 0) return null;
   return html`<div class="banner warn" role="status"><p>Entries are missing from ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
-    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
+    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.${" "}
     <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
 }
 
@@ -79,11 +79,11 @@ function Filters({ typed, setTyped, members, count }) {
 
 function Entries({ entries }) {
   const columns = [
-    { key: "time", title: "When", width: "11rem", small: "5.2rem", render: (e) => html`<${When} at=${e.time} />` },
-    { key: "principal", title: "Who", width: "9rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">${who(e)}</span>` : html`<${Name} title=${e.principal}>${who(e)}</${Name}>` },
-    { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span>` },
+    { key: "time", title: "When", width: "10.6rem", small: "5.8rem", render: (e) => html`<${When} at=${e.time} />` },
+    { key: "principal", title: "Who", width: "8.2rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">${who(e)}</span>` : html`<${Name} title=${e.principal}>${who(e)}</${Name}>` },
+    { key: "action", title: "Did", width: "12rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span><span class="brief"> <${EntryTarget} entry=${e} /></span>` },
     { key: "target", title: "To", hide: "narrow", render: (e) => html`<span><${EntryTarget} entry=${e} /></span>` },
-    { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
+    { key: "outcome", title: "Outcome", width: "8rem", hide: "medium", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
     { key: "client_address", title: "From", width: "9rem", hide: "wide" },
     { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The id of the request in the logs: ${e.request_id}">${e.request_id.slice(-12)}</code>` },

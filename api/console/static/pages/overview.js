@@ -44,7 +44,7 @@ export default function Overview() {
     <${ErrorBox} error=${files.error || buckets.error} retry=${() => (files.refresh(), buckets.refresh())} />
     <div class="cards"><${Card} title="Your files">${files.data ? html`<p class="big">${counted(files.data.mine, "file")}${" "}<span class="quiet">${size(files.data.bytes)}</span></p>
         <ul class="plain-list">${files.data.kinds.map((each) => html`<li class="spread"><a href="#${each.page}">${each.title}</a>
-          <span><span class="number">${each.mine.toLocaleString("en")}</span>${each.count > each.mine ? html` <span class="quiet">and
+          <span><span class="number">${each.mine.toLocaleString("en")}</span>${each.count > each.mine ? html` <span class="quiet">and${" "}
           ${(each.count - each.mine).toLocaleString("en")} of others</span>` : ""}</span></li>`)}</ul>`
       : html`<${Loading} lines=${4} />`}</${Card}>
     <${Card} title="Buckets" actions=${html`<a href="#/buckets">All</a>`}>${buckets.data ? html`<ul class="plain-list">${buckets.data.rows.slice(0, RECENT).map(

@@ -60,7 +60,17 @@ export function SignIn() {
     if (data.files.length > 0) taken(data.files[0]);
     else signIn(data.getData("text/plain"));
   }
-  return html`<main class="alone sign-in" onDragEnter=${(event) => event.preventDefault()} onDragOver=${(event) => event.preventDefault()} onDrop=${dropped}>
+  const latest = useRef(dropped);
+  latest.current = dropped;
+  useEffect(() => {
+    // Beside the form, too: else the browser would open the file.
+    const listeners = { dragenter: (event) => event.preventDefault(), dragover: (event) => event.preventDefault(), drop: (event) => latest.current(event) };
+    for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);
+    return () => {
+      for (const [name, listener] of Object.entries(listeners)) removeEventListener(name, listener);
+    };
+  }, []);
+  return html`<main class="alone sign-in">
     <div class="corner"><${ThemeMenu} /></div>
     <p class="brand"><${Mark} />Filestore</p><h1>Sign in</h1>
     ${ended && html`<p class="banner warn" role="status">${ended}${was && html` You were <bdi>${was}</bdi>.`}</p>`}
@@ -80,7 +90,7 @@ export function SignIn() {
     <label class="drop">Or drop your token file anywhere here, or <span class="link">choose it</span>
       <input type="file" class="unseen" onChange=${(event) => taken(event.target.files[0])} /></label>
     <p id="token-help" class="quiet">${!isKept && "The token stays in this tab and is forgotten when you close it. "}If you have no token, ask
-      an administrator for one. (They create it on the page Users, or with
+      an administrator for one. (They create it on the page Users, or with${" "}
       <code>filestore token user NAME -o NAME.token</code>.)</p>
     <p class="quiet">Did your browser warn you about the certificate? <button type="button" class="plain link" onClick=${() => saveRoot().catch(setError)}>Download
       the root certificate</button> and <a href="#/help/browsers">install it</a>: then the browser trusts every node, also when another one takes over.</p></main>`;

@@ -40,8 +40,8 @@ function One({ each }) {
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
-  const startOver = async () => {
-    if (await offer([{ file: each.file, folder: "" }], { bucket: each.fields.bucket_id, folder: each.fields.path })) await giveUp(id);
+  const startOver = async (bucket = each.fields.bucket_id) => {
+    if (await offer([{ file: each.file, folder: "" }], { bucket, folder: each.fields.path })) await giveUp(id);
   };
   return html`<li><div class="what">${state === "stored"
       ? html`<a href=${fileAddress(each)}><${Name}>${joined(each.fields.path || "", each.filename)}</${Name}></a>`
@@ -51,9 +51,9 @@ function One({ each }) {
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
       ${["paused", "failed"].includes(state) && html`<${Action} label="Resume ${each.filename}" run=${() => resume(id)}>Resume</${Action}>`}
-      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${startOver}>Choose another bucket…</${Action}>`}
+      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${() => startOver("")}>Choose another bucket…</${Action}>`}
       ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
-        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
+        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${() => startOver()}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
       ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
         : html`<${Action} label="Discard ${each.filename}" run=${abandon}>Discard…</${Action}>`}</span></div>
     ${each.error && html`<${ErrorBox} error=${each.error} />`}
@@ -130,7 +130,7 @@ function Waiting({ row, mark, refresh }) {
   return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}>${isStopped && row.arrived !== undefined
       ? html`<${Badge} tone="warn">stopped at ${bytes}</${Badge}>` : html`<${Badge} state=${row.status} />`}</div>
     <${Bar} value=${row.arrived ?? 0} max=${total || 1} label="Progress of ${row.filename}" tone=${isStopped ? "warn" : "info"} />
-    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.
+    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.${" "}
       ${row.isSent ? "Another tab of this browser is sending it." : "To resume, choose its file: it is compared with what was uploaded."}</span>
     <span class="actions">${servesContent && total > 0 && !row.isSent && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;

@@ -53,6 +53,7 @@ const isByMember = (entry) => entry.action in JOINED && entry.principal.startsWi
 const kindOf = (entry) => WORDS[entry.action]?.[2] || "";
 
 export function who(entry) {
+  if (isByMember(entry)) return entry.target;
   if (entry.principal === "-") return "an unknown caller";
   return entry.principal.replace(new RegExp(` ${UUID}$`), "");
 }
@@ -74,11 +75,10 @@ export function Target({ text, kind = "" }) {
     : html`<span title=${id}>${shown}</span>`}${after && html`<${Name}>${after}</${Name}>`}`;
 }
 
-export const EntryTarget = ({ entry }) => html`<${Target} text=${entry.target} kind=${kindOf(entry)} />`;
+export const EntryTarget = ({ entry }) => !isByMember(entry) && html`<${Target} text=${entry.target} kind=${kindOf(entry)} />`;
 
 // One line of a list of events.
-export const Event = ({ entry }) => html`<li class="spread"><span class="one-line">${isByMember(entry)
-    ? html`<${Name}>${entry.target}</${Name}> <span class="quiet">${didWhat(entry)}</span>`
-    : html`<${Name}>${who(entry)}</${Name}> <span class="quiet">${didWhat(entry)}</span> <${EntryTarget} entry=${entry} />`}
+export const Event = ({ entry }) => html`<li class="spread"><span class="one-line event"><${Name}>${who(entry)}</${Name}> <span
+    class="quiet">${didWhat(entry)}</span> <${EntryTarget} entry=${entry} />
     ${!isDone(entry) && html` <span class="quiet">(${entry.outcome.replaceAll("_", " ")})</span>`}</span>
   <span class="right"><${Time} at=${entry.time} /></span></li>`;

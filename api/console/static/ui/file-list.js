@@ -75,7 +75,8 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
           dropRows(await remove(marked));
           clear();
         }}>Delete…</${Action}>`}`}
-      empty=${html`<${Empty} title="No ${noun} yet.">${empty}</${Empty}>`} />`;
+      empty=${html`<${Empty} title="No ${noun} yet.">${empty}<p>Files of others are in the <a href="#/buckets">buckets</a> that you may read,
+        and under <a href="#/access">Access</a>.</p></${Empty}>`} />`;
 }
 
 // Too many for one page: the beginning of a name finds the others.

@@ -142,7 +142,7 @@ sudo systemctl enable --now filestore-node`;
     <p>Run this on the new machine, where the Debian package of Filestore is installed. The node also starts when the machine does.
       The command contains the token, which is shown only once and expires ${relative(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The commands">${command}</pre>
-    <p class="quiet">The node appears in the list once it has joined. Without the package, run <code>filestore node join</code> and
+    <p class="quiet">The node appears in the list once it has joined. Without the package, run <code>filestore node join</code> and${" "}
       <code>filestore node run</code> with another directory.</p>
     <footer><${Copy} text=${command} label="Copy the commands" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 };
