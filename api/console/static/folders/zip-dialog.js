@@ -54,7 +54,7 @@ function Zip({ bucketId, rows, base, title, close }) {
     ${isTooMany && html`<p class="banner warn" role="alert">A zip has ${ZIP_FILES_MAX.toLocaleString("en")} files at most. Choose less.</p>`}
     ${isTooLarge
       ? html`<p class="banner warn" role="alert">This browser has to hold the whole zip until it is complete: ${size(HELD_BYTES_MAX)} at most. Choose
-        less, use Chrome or Edge, which write it to the disk at once, or the <code>filestore</code> command.</p>`
+        less, use Chrome or Edge, which write it to the disk at once, or <code>filestore get -r</code>.</p>`
       : html`<p class="quiet">${canStream()
         ? "You choose where it is saved, and it is written there while it comes."
         : `This browser holds the zip until it is complete, so that it can have ${size(HELD_BYTES_MAX)} at most.`}${" Keep this page open until it is saved."}</p>`}
