@@ -19,6 +19,7 @@ const LOAD_ALL_MS = 3000;
 function loadAll() {
   for (const [, load] of ROUTES) load().catch(() => {});
   import("./vendor/tus.js").catch(() => {});
+  import("./vendor/client-zip.js").catch(() => {});
 }
 
 function App() {

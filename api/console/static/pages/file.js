@@ -2,6 +2,8 @@
 import { html } from "../html.js";
 import * as api from "../api.js";
 import { download, KINDS, recordAt, remove, rename, share } from "../files.js";
+import { moveFile } from "../folders/actions.js";
+import { folderAddress } from "../folders/listing.js";
 import { counted } from "../format.js";
 import { address, fileAt, path } from "../path.js";
 import { DEFAULT_BUCKET, useRights } from "../rights.js";
@@ -53,6 +55,7 @@ export default function File({ params, query }) {
       ${mayAll && html`<${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>`}
       ${mayChange && html`<${Menu} label="More for this file" text="More ▾" items=${[
         { text: "Rename…", run: async () => (await rename(file, kind)) && refresh() },
+        { text: "Move to a folder…", run: async () => (await moveFile(file, kind)) && refresh() },
         { text: "Change its details…", run: async () => (await editFields(file, kind)) && refresh() },
         mayAll && { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
       ]} />`}</${Heading}>
@@ -62,6 +65,7 @@ export default function File({ params, query }) {
       ["Type", file.content_type],
       ["Owner", html`<${Name}>${file.owner_id}</${Name}>`],
       ["Bucket", html`<a href=${address`/buckets/${file.bucket_id}`}><${Name}>${bucket || file.bucket_id}</${Name}></a>`],
+      ["Folder", file.path && html`<a href=${folderAddress(file.bucket_id, file.path)}><${Name}>${file.path}</${Name}></a>`],
       ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
       ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
       ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],

@@ -6,6 +6,7 @@ import { duration, size, speed } from "../format.js";
 import { fileAt, path } from "../path.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
+import { joined } from "../folders/paths.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
 import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
 import { forget, remembered, sentByATab } from "../uploads/memory.js";
@@ -40,11 +41,11 @@ function One({ each }) {
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
   const startOver = async (bucket = each.fields.bucket_id) => {
-    if (await offer([each.file], { bucket })) await giveUp(id);
+    if (await offer([{ file: each.file, folder: "" }], { bucket, folder: each.fields.path })) await giveUp(id);
   };
   return html`<li><div class="what">${state === "stored"
-      ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
-      : html`<${Name}>${each.filename}</${Name}>`}
+      ? html`<a href=${fileAddress(each)}><${Name}>${joined(each.fields.path || "", each.filename)}</${Name}></a>`
+      : html`<${Name}>${joined(each.fields.path || "", each.filename)}</${Name}>`}
       <${Badge} tone=${TONES[state]}>${state}</${Badge}></div>
     <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
@@ -126,7 +127,7 @@ function Waiting({ row, mark, refresh }) {
   const bytes = row.arrived === undefined ? size(total) : `${size(row.arrived)} of ${size(total)}`;
   // What another client sends may be under way: only this browser knows that it stopped here.
   const isStopped = Boolean(mark) && !row.isSent;
-  return html`<li><div class="what"><${Name}>${row.filename}</${Name}>${isStopped && row.arrived !== undefined
+  return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}>${isStopped && row.arrived !== undefined
       ? html`<${Badge} tone="warn">stopped at ${bytes}</${Badge}>` : html`<${Badge} state=${row.status} />`}</div>
     <${Bar} value=${row.arrived ?? 0} max=${total || 1} label="Progress of ${row.filename}" tone=${isStopped ? "warn" : "info"} />
     <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.${" "}

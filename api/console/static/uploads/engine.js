@@ -10,6 +10,7 @@ import { notify } from "../ui/toast.js";
 import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
 import { newMeasure } from "./measure.js";
 import { forget, holdLock, remember, remembered } from "./memory.js";
+import { dropReplaced } from "./replaced.js";
 
 const AT_ONCE = 3;
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
@@ -32,15 +33,14 @@ export const useUploads = () => useStore(uploads);
 export const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
 
 const find = (id) => uploads.get().find((each) => each.id === id);
-const change = (id, changes) =>
-  uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
+const change = (id, changes) => uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
 
-// Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun, with file_uuid and size_bytes.
+// Queue files: [{ file, kind, fields, replaces }], `replaces`: ids of files to delete once it is stored. Or one that has begun, with file_uuid and size_bytes.
 export function add(files) {
   const batch = (counted += 1);
-  const added = files.map(({ file, kind, fields, file_uuid = "", size_bytes = file.size }) => ({
+  const added = files.map(({ file, kind, fields, replaces = [], file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
-    ...{ batch, file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
+    ...{ batch, file, kind, fields, replaces, file_uuid, filename: fields.filename, size_bytes },
     ...{ state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
@@ -133,6 +133,7 @@ function send(id, file, fileUuid) {
       forget(fileUuid);
       ended(id);
       tellStored(find(id));
+      dropReplaced(find(id));
       dispatchEvent(new Event("filestore:stored"));
     },
     onError: (error) => failed(id, asApiError(error)),
