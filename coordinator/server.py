@@ -75,7 +75,7 @@ from runtime.metrics import Metrics
 from runtime.service_manager import ServiceManager, keep_informed
 from web.app import new_application, serve, serve_on
 from web.listener import Places, bound_socket, start_listening
-from web.web_access import WebAccess, understood
+from web.web_access import WebAccess, parse_web_access
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 10.0
@@ -126,7 +126,7 @@ async def run_coordinator(
     """
     logs.setup("coordinator", read_level())
     raise_descriptor_limit()
-    access = understood(web)
+    access = parse_web_access(web)
     files = CoordinatorFiles(data)
     config = files.read_config()
     if down_after_s is not None:
@@ -430,7 +430,7 @@ async def _serve(
     on_open: Callable[[], None],
 ) -> None:
     def reload() -> None:
-        contexts.use_what_lies_on_disk()
+        contexts.reload_all()
         logs.reread_level(read_level)
 
     own = shell.config.own

@@ -34,7 +34,7 @@ def install(folder: Path, python: Path) -> None:
     )
 
 
-def install_elsewhere(folder: Path, python: Path, library: Path, platforms: tuple[str, ...]) -> None:
+def install_for_platform(folder: Path, python: Path, library: Path, platforms: tuple[str, ...]) -> None:
     """The same for another platform, whose interpreter does not run here: to where that imports from."""
     place = ("--target", str(library), "--only-binary", ":all:", *platforms)
     local = ("--no-index", "-f", str(folder), "--no-compile")

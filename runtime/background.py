@@ -130,7 +130,7 @@ class Work:
         self._in_row, self._reason = 0, ""
         self._backoff.succeeded(self.name)
 
-    def counted_by(self, count_failure: Callable[[], None]) -> None:
+    def count_failures_with(self, count_failure: Callable[[], None]) -> None:
         """Call this for each failure from now on."""
         self._count_failure = count_failure
 
@@ -179,7 +179,7 @@ class Work:
             self._backoff.failed(self.name, self._reason)
             facts = {"work": self.name} | ({"target": self.target} if self.target else {})
             if self._level > logging.DEBUG:
-                _TROUBLES.met(self._trouble, self._reason, level=self._level, **facts)
+                _TROUBLES.note(self._trouble, self._reason, level=self._level, **facts)
             else:
                 _log.debug("%s", self._trouble, extra={"reason": self._reason, **facts})
             self._count_failure()
@@ -236,7 +236,7 @@ class Works:
     def add(self, work: Work) -> None:
         """List it from now on, and count its failures."""
         self._running.add(work)
-        work.counted_by(self._failures.labels(work.name).inc)
+        work.count_failures_with(self._failures.labels(work.name).inc)
 
     def discard(self, work: Work) -> None:
         """List it no more."""

@@ -45,7 +45,7 @@ class Backoff:
 
     def failed(self, key: str, reason: str) -> None:
         """Record a failure. A failure during the pause belongs to the same event and is ignored."""
-        if self.rests(key):
+        if self.is_resting(key):
             return
         record = self._records.setdefault(key, _Record())
         self._records.move_to_end(key)
@@ -63,7 +63,7 @@ class Backoff:
         """Forget all failures."""
         self._records.clear()
 
-    def rests(self, key: str) -> bool:
+    def is_resting(self, key: str) -> bool:
         """Whether it has failed just now."""
         return self.left_s(key) > 0
 
@@ -79,7 +79,7 @@ class Backoff:
             return 0
         return record.failures
 
-    def failing(self) -> dict[str, tuple[int, str]]:
+    def failing_keys(self) -> dict[str, tuple[int, str]]:
         """Return the keys that have recently failed FAILING_MIN times in a row or more.
 
         Each has its number of failures and the last reason. If there was work for it, it was tried again

@@ -36,13 +36,13 @@ def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
         raise msgspec.DecodeError(f"not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def sealed(content: Any, *, of: str = "") -> bytes:
+def encode_sealed(content: Any, *, of: str = "") -> bytes:
     """A small file, with its checksum. `of`: the member whose file it is, "" where it is the same on all."""
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=_INDENT)
     return msgspec.json.encode(_Sealed(_checksum(encoded, of), of, Raw(encoded))) + b"\n"
 
 
-def unsealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
+def decode_sealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
     """The content of a small file.
 
     Raises msgspec.MsgspecError for a damaged one, and for one of another member.

@@ -42,7 +42,7 @@ class WebAccess:
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     cors: CorsPolicy = field(default_factory=CorsPolicy)
 
-    def forwarded(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
+    def original_client(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
         """Determine the original client of a request, if a trusted proxy reports another than `peer`."""
         if not is_member:
             return self.proxies.read(peer, headers)
@@ -65,7 +65,7 @@ class WebAccess:
 WEB: Final = web.AppKey("web", WebAccess)
 
 
-def understood(options: WebOptions) -> WebAccess:
+def parse_web_access(options: WebOptions) -> WebAccess:
     """Parse the options. Raises InvalidRequest, whose text names the option."""
     if bool(options.certificate) != bool(options.key):
         given, missing = CERTIFICATE_OPTION, KEY_OPTION
@@ -93,7 +93,7 @@ def client_address(request: web.BaseRequest) -> str:
     return (request.remote or "") if known is None else known.client
 
 
-def came_through_proxy(request: web.BaseRequest) -> bool:
+def is_from_proxy(request: web.BaseRequest) -> bool:
     """Whether a proxy that is trusted passed a request on."""
     return request.get(_FORWARDED) is not None
 

@@ -38,7 +38,7 @@ from metadata.model.rules import RULES
 from metadata.rpc.connector import Connector
 from runtime.file_digests import digest_beside, sha256_of
 from runtime.json_files import decode_foreign
-from runtime.stopping import Stop, in_thread
+from runtime.stopping import Stop, run_in_thread
 from runtime.version import VERSION
 
 KEEP: Final = 30
@@ -116,10 +116,10 @@ class Offsite:
 
         `history`: of the state in it, which has applied the entries up to `log_index`.
         """
-        sent = await in_thread(partial(self._described, snapshot, history, log_index, at))
+        sent = await run_in_thread(partial(self._described, snapshot, history, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
-            await in_thread(partial(_into_directory, directory, sent, self._config.keep))
+            await run_in_thread(partial(_into_directory, directory, sent, self._config.keep))
             return f"directory {directory}"
         async with _Bucket.connected(self._files.data, self._config) as bucket:
             await bucket.receive(sent, keep=self._config.keep)

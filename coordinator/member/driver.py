@@ -34,7 +34,7 @@ from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store, members_of
 from metadata.protocol import commands
 from metadata.protocol.commands import AnyCommand
-from metadata.protocol.invalidation import invalidated
+from metadata.protocol.invalidation import invalidated_keys
 from metadata.rpc.websocket import end
 
 TICK_S = 0.08  # an election starts after 12 to 21 of these without a leader (coordinator/raft/config.py)
@@ -210,7 +210,7 @@ class Driver:
         if not self.has_room and not frees(command):
             raise InsufficientStorage(f"The disk of the leading coordinator {self.id} is full.")
         numbers = session, sequence, acknowledged_below
-        if not (keys := invalidated(command)):
+        if not (keys := invalidated_keys(command)):
             return await self._handed_in(command, numbers)
         block = await self.following.clear(keys)
         try:

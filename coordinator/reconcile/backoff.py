@@ -95,36 +95,36 @@ class CopyFailures:
     def is_passed_over(self, copy: Copy) -> bool:
         """Return whether its target, or the blob, has failed since it was planned."""
         return (
-            self._targets.rests(copy.target)
-            or self._copies.rests(_pair(copy.sha256, copy.target))
-            or self._blobs.rests(copy.sha256)
+            self._targets.is_resting(copy.target)
+            or self._copies.is_resting(_pair(copy.sha256, copy.target))
+            or self._blobs.is_resting(copy.sha256)
         )
 
     def eligible(self, facts: Facts, sha256: str) -> Facts:
         """Return the cluster without the nodes to skip for this blob now."""
         takers = [c for c in facts.candidates if self._takes(c.node_id, sha256)]
-        return replace(facts, candidates=() if self._blobs.rests(sha256) else tuple(takers))
+        return replace(facts, candidates=() if self._blobs.is_resting(sha256) else tuple(takers))
 
     def with_sources(self, copy: Copy) -> Copy:
         """Return the copy with the sources that have not failed lately; with all of them if each has."""
         if copy.needs_all:
             return copy
-        awake = tuple(source for source in copy.sources if not self._sources.rests(source))
+        awake = tuple(source for source in copy.sources if not self._sources.is_resting(source))
         return replace(copy, sources=awake or copy.sources)
 
     def sentences(self) -> dict[str, str]:
         """Return descriptions of failing nodes for an operator, by node."""
         found = {
             node_id: f"failed {count} times in a row to send its replicas to others ({reason})"
-            for node_id, (count, reason) in self._sources.failing().items()
+            for node_id, (count, reason) in self._sources.failing_keys().items()
         }
-        for node_id, (count, reason) in self._targets.failing().items():
+        for node_id, (count, reason) in self._targets.failing_keys().items():
             found[node_id] = f"failed {count} times in a row to create its assigned replicas ({reason})"
         return found
 
     def _takes(self, node_id: str, sha256: str) -> bool:
         """Return whether a node accepts a copy now; a failing node gets one attempt at a time."""
-        if self._targets.rests(node_id) or self._copies.rests(_pair(sha256, node_id)):
+        if self._targets.is_resting(node_id) or self._copies.is_resting(_pair(sha256, node_id)):
             return False
         return not self._targets.failures(node_id) or not self._under_way[node_id]
 

@@ -215,7 +215,9 @@ async def _say_yes(
     """
     quiet = context.failures.answers
     asked = [
-        asyncio.create_task(_says_yes(context, node, blob)) for node in nodes if not quiet.rests(node.node_id)
+        asyncio.create_task(_says_yes(context, node, blob))
+        for node in nodes
+        if not quiet.is_resting(node.node_id)
     ]
     count = 0
     try:

@@ -248,7 +248,7 @@ class _Move:
         A node that did not answer recently is not asked, as it would delay each upload.
         """
         quiet = self._context.failures.answers
-        if quiet.rests(node_id):
+        if quiet.is_resting(node_id):
             return ""
         loop = asyncio.get_running_loop()
         last, moved_at_s = -1, loop.time()

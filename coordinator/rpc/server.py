@@ -203,7 +203,7 @@ class PeerPort:
         A later start of it may have connected meanwhile. Older versions do not name their instance.
         """
         if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
-            await self._admit(peer.identity.id, instances.parsed(instance))
+            await self._admit(peer.identity.id, instances.parse_instance(instance))
 
     async def _accept(self, request: web.Request) -> web.WebSocketResponse:
         if self._is_closing:
@@ -249,7 +249,7 @@ class PeerPort:
             is_early = at_ms < peer.not_before_ms
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
         if (header := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
-            peer = replace(peer, instance=str(instances.parsed(header)))
+            peer = replace(peer, instance=str(instances.parse_instance(header)))
         return peer
 
     def _is_current(self, peer: Peer) -> bool:

@@ -80,7 +80,7 @@ def reason_of(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def explained(token: str, named: str, *, at_s: float) -> Unauthorized:
+def explain_rejection(token: str, named: str, *, at_s: float) -> Unauthorized:
     """Return the refusal of a token at this time, with what can be seen of it.
 
     `named`: which token it is, behind "the token".

@@ -13,7 +13,7 @@ from deploy.setup import begun
 from deploy.setup.plan import MachinePlan
 from deploy.setup.running import members_of
 from deploy.setup.steps import NewCluster, another_coordinator, first_coordinator, joining_node, own_node
-from deploy.setup.tokens import as_admin, mint_setup_token
+from deploy.setup.tokens import mint_setup_token, run_as_admin
 from filestore_client import AsyncClient
 from node.base.config import NodeConfig, NodeFiles
 
@@ -46,7 +46,7 @@ class MachineState:
         """Whether there is a node and no trace of a coordinator."""
         return self.node is not None and self.coordinator is None and self.begun is None
 
-    def as_planned(self, plan: MachinePlan) -> MachinePlan:
+    def adjust_plan(self, plan: MachinePlan) -> MachinePlan:
         """The plan where nothing is there; names and places of what is there do not change by a setup."""
         if (known := self.coordinator) is not None:
             own = known.own
@@ -70,7 +70,7 @@ class SetupResult:
     commands: list[str]
 
 
-def found_in(data: Path) -> MachineState:
+def find_members(data: Path) -> MachineState:
     """Find the members in a setup directory. Raises NotInitialised, NotJoined for unreadable files."""
     coordinator, node = CoordinatorFiles(data / "coordinator"), NodeFiles(data / "node")
     return MachineState(
@@ -98,7 +98,7 @@ def set_up(
     machines: int,
 ) -> SetupResult:
     """Make of this machine what is planned. Raises what the steps do."""
-    plan = found.as_planned(plan)
+    plan = found.adjust_plan(plan)
     if token is not None:
         require_same_cluster(plan.data, token)
     files = CoordinatorFiles(plan.coordinator_data)
@@ -120,7 +120,7 @@ def set_up(
         node=NodeFiles(plan.node_data).read_config(),
         is_first=is_first,
         lines=lines,
-        commands=members.still_to_do(),
+        commands=members.remaining_commands(),
     )
 
 
@@ -131,4 +131,4 @@ def _lines(files: CoordinatorFiles, machines: int) -> list[str]:
         authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, Any])
         return len(authority["coordinators"])
 
-    return [mint_setup_token(files).text for _ in range(machines - as_admin(files, count))]
+    return [mint_setup_token(files).text for _ in range(machines - run_as_admin(files, count))]

@@ -96,7 +96,7 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
             raise
         _require_same(bundle, token)
         coordinators.init_with(files.data, bundle, plan.name, plan.record)
-    members.own("coordinator")
+    members.give_ownership("coordinator")
     members.start("coordinator")
     _asked(plan, token, attempt, is_running=True)
     begun.end(files)
@@ -104,7 +104,7 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
 
 
 def _run_coordinator(files: CoordinatorFiles, members: MemberProcesses) -> None:
-    members.own("coordinator")
+    members.give_ownership("coordinator")
     members.start("coordinator")
     members.wait_ready("coordinator", client_context(read_roots(files.root)))
     click.echo(f"Coordinator {files.read_config().id} is serving.")
@@ -214,7 +214,7 @@ def _join(plan: MachinePlan, url: str, token: str, *, server_name: str = "") -> 
 
 def _run_node(files: NodeFiles, members: MemberProcesses) -> None:
     begun.end_node(files)
-    members.own("node")
+    members.give_ownership("node")
     members.start("node")
     members.wait_ready("node", client_context(read_roots(files.root)))
     click.echo(f"Node {files.read_config().id} is serving.")

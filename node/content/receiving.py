@@ -62,7 +62,7 @@ async def write_incoming(session: UploadSession, incoming: IncomingBytes) -> Upl
     if _is_short(session, incoming):
         await session.begin(opens=False)
         content = await _write_short(session, incoming)
-        return ended(session.record, content)
+        return completed_record(session.record, content)
     await session.begin()
     if incoming.start is None:
         if incoming.size_bytes is not None and session.file.offset <= incoming.size_bytes:
@@ -83,10 +83,10 @@ async def complete(session: UploadSession, sha256: str = "", *, patch_offset: in
     Raises what `complete_upload` raises.
     """
     content = await complete_upload(session.holder, sha256, patch_offset=patch_offset)
-    return ended(session.record, content)
+    return completed_record(session.record, content)
 
 
-def ended(record: UploadRecord, content: ContentRecord | None = None) -> UploadRecord:
+def completed_record(record: UploadRecord, content: ContentRecord | None = None) -> UploadRecord:
     """Return the record of an upload that this request completed: it was read before, and never expires.
 
     `content`: the file, if this node completed it.

@@ -37,7 +37,7 @@ class Order:
     reason: str = ""
     has_begun: bool = field(default=False)
 
-    def standing(self) -> PassStanding:
+    def pass_state(self) -> PassStanding:
         """How it stands."""
         return PassStanding(
             order_id=self.order_id, state=self.state, reason=self.reason, counts=dict(self.run.counts)
@@ -64,7 +64,7 @@ class Orders:
             while len(self._orders) > REMEMBERED_MAX:
                 self._orders.popitem(last=False)
             self._wake()
-        return order.standing()
+        return order.pass_state()
 
     def next(self) -> Order | None:
         """The oldest that runs still."""

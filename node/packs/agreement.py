@@ -55,9 +55,9 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
         reader.header()
     except (PackInvalid, FileNotFoundError):
         return 0
-    rows = {each.place.offset: each for each in index.in_pack(pack.number)}
+    rows = {each.place.offset: each for each in index.list_pack(pack.number)}
     records, is_whole = _records_of(reader)
-    dead, why = index.dead_in(pack.number), ""
+    dead, why = index.dead_records(pack.number), ""
     for record in records:
         row = rows.pop(record.offset, None)
         if row is not None:

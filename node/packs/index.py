@@ -162,7 +162,7 @@ class PackIndex:
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
         return self._read(checked, asked, sha256, limit)
 
-    def in_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
+    def list_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
         """Return the valid blobs of a pack from `start` on, in its order: `limit` blobs, -1 for all."""
 
         def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
@@ -174,7 +174,7 @@ class PackIndex:
         asked = f"{_BLOBS} WHERE pack = ? AND offset >= ? ORDER BY offset LIMIT ?"
         return self._read(checked, asked, number, start, limit)
 
-    def dead_in(self, number: int) -> set[tuple[bytes, int]]:
+    def dead_records(self, number: int) -> set[tuple[bytes, int]]:
         """The records of a pack that count no more, by the SHA-256 of their blob and where they begin."""
         asked = "SELECT sha256, pack, offset FROM dead WHERE pack = ?"
         return self._read(lambda rows: {(name, at.offset) for name, at in map(place_of, rows)}, asked, number)

@@ -230,7 +230,7 @@ class PackStore:
         """
         if self._is_appended_to(number):
             return None
-        batch = next(batches(self.index.in_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
+        batch = next(batches(self.index.list_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
         if batch is None:
             return None
         contents = [(found, content) for found in batch if (content := self._content(found)) is not None]
@@ -243,7 +243,7 @@ class PackStore:
         """
         size_bytes = 0
         with self._appending:
-            if self._is_appended_to(number) or self.index.in_pack(number, limit=1):
+            if self._is_appended_to(number) or self.index.list_pack(number, limit=1):
                 return 0
             known = [pack for pack in self.index.packs() if pack.number == number]
             if not all(agreement.may_go(self.index, self.reader, pack) for pack in known):

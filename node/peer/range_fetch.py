@@ -119,7 +119,7 @@ class _Gathering:
         self._strikes: dict[str, int] = {}
         self._running = 0
         self._changed = asyncio.Event()
-        self.waiting = deque(split(partial.missing()))
+        self.waiting = deque(split(partial.missing_segments()))
 
     async def work(self) -> None:
         """Range after range until nothing is left. Raises Unavailable when no source is."""
@@ -171,9 +171,9 @@ class _Gathering:
         except (PeerFailed, SegmentMismatch) as error:
             failure = error
         finally:
-            self._choice.give_back(source)
+            self._choice.release(source)
         sound_bytes = (writer.verified - first) * SEGMENT_BYTES
-        self._choice.measured(source, sound_bytes, time.monotonic() - started_s)
+        self._choice.record_throughput(source, sound_bytes, time.monotonic() - started_s)
         if writer.verified > first:
             await self._context.disk.run(self._partial.keep, first, writer.verified)
         if failure is None:

@@ -26,7 +26,7 @@ class NodeAddress:
 
 
 class NodeChoice:
-    """The nodes of one download. Every `take` is followed by `succeeded` or `failed`, then `give_back`."""
+    """The nodes of one download. Every `take` is followed by `succeeded` or `failed`, then `release`."""
 
     def __init__(self, urls: Sequence[str], *, now: Callable[[], float] = time.monotonic) -> None:
         assert urls
@@ -62,12 +62,12 @@ class NodeChoice:
         """Return the rate of one connection to the fastest node; 1 if unknown."""
         return max(node.bytes_per_s for node in self._nodes) or 1.0
 
-    def give_back(self, node: NodeAddress) -> None:
+    def release(self, node: NodeAddress) -> None:
         """One connection less."""
         assert node.in_use > 0
         node.in_use -= 1
 
-    def measured(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
+    def record_throughput(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
         """Record how many bytes one connection received in this time, for complete ranges or not."""
         if size_bytes >= MEASURED_BYTES_MIN or elapsed_s > 1:
             rate = size_bytes / max(elapsed_s, 1e-6)

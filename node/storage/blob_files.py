@@ -191,15 +191,15 @@ class BlobFiles:
 
         A directory that cannot be listed is skipped, and is then in `poison`.
         """
-        for upper in self.listed("", directory_names):
-            for leaf in self.listed(upper, directory_names):
-                names = self.listed(f"{upper}/{leaf}", _file_names)
+        for upper in self.list_level("", directory_names):
+            for leaf in self.list_level(upper, directory_names):
+                names = self.list_level(f"{upper}/{leaf}", _file_names)
                 yield from (name for name in names if name.startswith(upper + leaf))
 
     def look_again(self) -> None:
         """Try again what could not be listed or opened: a regular look may come hours later."""
         for name in sorted(self.poison.names(BLOBS)):
-            self.listed(name, directory_names if name.count("/") == 0 else _file_names)
+            self.list_level(name, directory_names if name.count("/") == 0 else _file_names)
         for sha256 in sorted(self.poison.names(REPLICAS)):
             with self.poison.skipping(REPLICAS, sha256):
                 self.has(sha256)
@@ -442,7 +442,7 @@ class BlobFiles:
             self.disk.fsync(upper)
             self._leaves_known[leaf_at] = True
 
-    def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
+    def list_level(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
         """Return the names that `look` finds in the directory `name` below `blobs`; none if it does not
         exist.
 

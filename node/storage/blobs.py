@@ -159,7 +159,7 @@ class BlobStore(BlobFiles):
         if found is None or self.out_of_service.covers_packed(sha256, identity_of(found)):
             return super().size_bytes(sha256)
         try:
-            if self.packed.lies_there(found):
+            if self.packed.is_within_pack(found):
                 return found.length
         except OSError as error:
             raise storage_error(error) from error
@@ -225,7 +225,7 @@ class BlobStore(BlobFiles):
 
         Raises OSError, or Internal if the disk returns other bytes.
         """
-        if not self.packed.takes(blob.size_bytes):
+        if not self.packed.is_packable(blob.size_bytes):
             super().install(blob, sums, source=source, parent=parent)
             if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed blob, which may be damaged
                 self.packed.remove(blob.sha256, unless=lambda: False)

@@ -106,7 +106,7 @@ async def verify_blob(
         raise
 
 
-async def affirmed_bytes(
+async def affirm_sound(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int | None:
     """Return the size of a sound blob, which is then kept for a while; None if there is none.

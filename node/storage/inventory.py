@@ -43,7 +43,7 @@ class Names:
         return list(itertools.islice(self._names, limit))
 
 
-def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
+def check_blob(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
     """Check whether a blob of this size is there. Raises FilestoreError if the disk fails."""
     try:
         if blobs.size_bytes(sha256) == size_bytes:
@@ -66,8 +66,8 @@ def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
     tiny, but no other pass removes it.
     """
     removed = 0
-    for leaf in blobs.listed(upper, directory_names):
-        for sha256 in blobs.listed(f"{upper}/{leaf}", _lone_sidecars):
+    for leaf in blobs.list_level(upper, directory_names):
+        for sha256 in blobs.list_level(f"{upper}/{leaf}", _lone_sidecars):
             with blobs.poison.skipping(REPLICAS, sha256), suppress(FileNotFoundError):
                 removed += _remove(blobs, sha256)
     return removed

@@ -117,7 +117,7 @@ class PackedBlobs:
         """Close the packs."""
         self.store.close()
 
-    def takes(self, size_bytes: int) -> bool:
+    def is_packable(self, size_bytes: int) -> bool:
         """Return whether a new blob of this size is stored in a pack. Does not block."""
         return size_bytes <= BLOB_BYTES_MAX and self.takes_new()
 
@@ -150,7 +150,7 @@ class PackedBlobs:
         """Return every position of the blob; more than one only for a moment. Raises OSError."""
         return self.store.index.copies(bytes.fromhex(sha256))
 
-    def lies_there(self, found: PackedBlob) -> bool:
+    def is_within_pack(self, found: PackedBlob) -> bool:
         """Return whether its pack is long enough to contain it; reads none of it. Raises OSError."""
         return self.store.reaches(found)
 

@@ -63,7 +63,7 @@ class Numbers(Struct, frozen=True, array_like=True):
         return sum(value.value for family in self.families if family.name == name for value in family.values)
 
 
-def collected(registry: CollectorRegistry) -> list[Family]:
+def collect_families(registry: CollectorRegistry) -> list[Family]:
     """Return everything in a registry, as it is now."""
     return [
         Family(

@@ -49,7 +49,7 @@ from metadata.protocol.commands import Envelope
 from metadata.rpc.instances import KnownInstances, count_start
 from metadata.rpc.roster import read_known, write_known
 from metadata.rpc.tls_contexts import MemberContexts
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 from tests.healing.harms import Harm
 from tests.healing.trial_outcomes import Outcome
 from tests.unit.snapshot_files import taken
@@ -347,9 +347,9 @@ def _note(files: CoordinatorFiles, model: Model, *, origin: str, starts: int) ->
             await known.admit(other, Instance(f"{zlib.crc32(other.encode()):016x}", starts, f"{starts:016x}"))
 
     asyncio.run(meet())
-    model.known.append(unsealed(files.instances.read_bytes(), dict[str, Instance], of="c1"))
+    model.known.append(decode_sealed(files.instances.read_bytes(), dict[str, Instance], of="c1"))
     write_origin(files.state.with_name(f"{files.state.name}.origin"), origin)
-    write_durable(files.rebuilt, sealed(1_000_000 * starts))
+    write_durable(files.rebuilt, encode_sealed(1_000_000 * starts))
 
 
 def _backup(files: CoordinatorFiles, number: int) -> Path:

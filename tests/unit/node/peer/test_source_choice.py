@@ -30,24 +30,24 @@ def test_unknown_nodes_are_asked_in_turn(clock: Clock) -> None:
 def test_slow_node_gets_a_connection_only_when_the_fast_ones_have_many(clock: Clock) -> None:
     choice = NodeChoice(URLS[:2], now=clock)
     slow, fast = choice.take(), choice.take()
-    choice.measured(slow, 1 << 20, 1.0)
-    choice.measured(fast, 4 << 20, 1.0)
-    choice.give_back(slow)
-    choice.give_back(fast)
+    choice.record_throughput(slow, 1 << 20, 1.0)
+    choice.record_throughput(fast, 4 << 20, 1.0)
+    choice.release(slow)
+    choice.release(fast)
     assert [choice.take().url for _ in range(4)] == ["b", "b", "b", "a"]
 
 
 def test_tiny_range_tells_no_rate(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     node = choice.take()
-    choice.measured(node, 10, 0.1)
+    choice.record_throughput(node, 10, 0.1)
     assert node.bytes_per_s == 0
 
 
 def test_silent_node_is_slow(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     node = choice.take()
-    choice.measured(node, 0, 5.0)
+    choice.record_throughput(node, 0, 5.0)
     assert node.bytes_per_s == 1.0
 
 

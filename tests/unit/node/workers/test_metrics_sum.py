@@ -8,7 +8,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from node.base.metrics import NodeMetrics
-from node.workers.metrics_sum import OF_THE_NODE, Numbers, Tally, collected
+from node.workers.metrics_sum import OF_THE_NODE, Numbers, Tally, collect_families
 
 SUMMED = {  # each process has some of it, or only the first one has any
     "filestore_custody_broken_off",
@@ -40,12 +40,12 @@ class Worker:
         Info("filestore", "Part.", registry=self.registry).info({"component": "node"})
 
     def tell(self) -> Numbers:
-        sent = msgspec.msgpack.encode(Numbers(self.life, collected(self.registry)))
+        sent = msgspec.msgpack.encode(Numbers(self.life, collect_families(self.registry)))
         return msgspec.msgpack.decode(sent, type=Numbers)
 
 
 def total(tally: Tally, own: Worker, answering: set[int]) -> dict[str, float]:
-    text = generate_latest(tally.total(collected(own.registry), answering)).decode()
+    text = generate_latest(tally.total(collect_families(own.registry), answering)).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines)
     return {name: float(value) for name, value in lines}
@@ -118,7 +118,7 @@ def test_sum_is_well_formed_openmetrics(answering: set[int]) -> None:
         worker.hits.labels(f"/{life}").inc()
         tally.receive(number, worker.tell())
     text = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
-        tally.total(collected(own.registry), answering)
+        tally.total(collect_families(own.registry), answering)
     ).decode()
     families = {
         family.name: family
