@@ -19,7 +19,7 @@ SMALL_BYTES: Final = 64 << 10  # as much as the buffers of any connection hold
 RETRY_AFTER_S: Final = 5
 
 
-class Buffered:
+class BufferedBytes:
     """The bytes that clients have, by address."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Share:
 
     __slots__ = ("_buffered", "_network", "_size_bytes")
 
-    def __init__(self, buffered: Buffered, network: str) -> None:
+    def __init__(self, buffered: BufferedBytes, network: str) -> None:
         self._buffered = buffered
         self._network = network
         self._size_bytes = 0
@@ -97,4 +97,4 @@ class Share:
             self._size_bytes = 0
 
 
-BUFFERED: Final = Buffered()
+BUFFERED: Final = BufferedBytes()

@@ -64,7 +64,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Agreed:
+class _AgreedDigests:
     """The digests of a majority for the positions of one table, in the last pass and in this one."""
 
     by_position: dict[str, tuple[str, int]] = field(default_factory=dict)  # digest, log index
@@ -77,7 +77,7 @@ class DivergenceWatch:
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
         self._places: dict[int, _Place] = {}
-        self._agreed: dict[str, _Agreed] = {}
+        self._agreed: dict[str, _AgreedDigests] = {}
         self._table = ""
         self.odd: set[str] = set()  # including this member, and removed ones
         self.origins: dict[str, str] = {}  # by coordinator: the source of its state, by its last report
@@ -100,7 +100,7 @@ class DivergenceWatch:
 
     def agreed_at(self, hashed: StateHash) -> int:
         """Return where a majority had this digest of the same, unchanged rows; 0 if unknown."""
-        known = self._agreed.get(hashed.table, _Agreed()).by_position.get(hashed.position)
+        known = self._agreed.get(hashed.table, _AgreedDigests()).by_position.get(hashed.position)
         if known is None or not hashed.tracked or hashed.touched or known[0] != hashed.digest:
             return 0
         return known[1]
@@ -214,7 +214,7 @@ class DivergenceWatch:
         """Note that a majority has this digest here."""
         if (hashed := place.slice) is None:
             return
-        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        agreed = self._agreed.setdefault(hashed.table, _AgreedDigests())
         if log_index >= agreed.began[0] and len(agreed.by_position) < AGREED_MAX:
             known = agreed.by_position.get(hashed.position, ("", 0))
             agreed.by_position[hashed.position] = max(known, (digest, log_index), key=lambda each: each[1])
@@ -227,7 +227,7 @@ class DivergenceWatch:
         if hashed.table == self._table:
             return
         self._table = hashed.table
-        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        agreed = self._agreed.setdefault(hashed.table, _AgreedDigests())
         agreed.began = (agreed.began[1], hashed.log_index)
         agreed.by_position = {
             position: known for position, known in agreed.by_position.items() if known[1] >= agreed.began[0]

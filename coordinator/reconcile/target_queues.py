@@ -66,7 +66,7 @@ class Crew:
         return not self._tasks
 
 
-class _LooksPast:
+class _SkipAllowance:
     """The number of items that may be skipped now."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ async def work_through(
     `begin` returns whether work was started, or none is needed; False if it would only wait. `goes_on` is
     called before each. Raises a group with the errors.
     """
-    looks_past = _LooksPast()
+    looks_past = _SkipAllowance()
     async with asyncio.TaskGroup() as group:
         crew = Crew(group)
         while goes_on():
@@ -109,7 +109,7 @@ async def work_through(
                 return
 
 
-async def _begun(crew: Crew, begin: Callable[[Crew, _T], bool], item: _T, looks_past: _LooksPast) -> bool:
+async def _begun(crew: Crew, begin: Callable[[Crew, _T], bool], item: _T, looks_past: _SkipAllowance) -> bool:
     """Begin work on an item, or skip it; return whether it was not skipped."""
     while True:
         if len(crew) < AT_ONCE_MAX:

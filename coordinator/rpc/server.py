@@ -145,7 +145,7 @@ class PeerPort:
 
     async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
         """Serve calls until the connection ends; unfinished answers are then dropped."""
-        under_way = _UnderWay(outbox)
+        under_way = _RunningCalls(outbox)
         try:
             async for data in _messages(socket):
                 peer = self._peer(request, takes_expired=True)
@@ -161,7 +161,7 @@ class PeerPort:
             await under_way.end()
 
     async def _answer(
-        self, peer: Peer, frame: wire.CallFrame, under_way: "_UnderWay", *, is_current: bool
+        self, peer: Peer, frame: wire.CallFrame, under_way: "_RunningCalls", *, is_current: bool
     ) -> None:
         REQUEST_ID.set(frame.request_id)  # of this task alone
         call, value = None, b""
@@ -256,7 +256,7 @@ class PeerPort:
         return any(peer.is_current(at_ms) for at_ms in self._clocks_ms())
 
 
-class _UnderWay:
+class _RunningCalls:
     """The calls of one connection that are being answered; an overdue call is answered as such."""
 
     def __init__(self, outbox: Outbox) -> None:

@@ -9,7 +9,7 @@ from ca.errors import Conflict
 from ca.setuptoken import SetupToken
 from ca.tls import read_roots
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
-from deploy.setup import begun
+from deploy.setup import unfinished
 from deploy.setup.plan import MachinePlan
 from deploy.setup.running import members_of
 from deploy.setup.steps import NewCluster, another_coordinator, first_coordinator, joining_node, own_node
@@ -24,7 +24,7 @@ class MachineState:
 
     coordinator: CoordinatorConfig | None
     node: NodeConfig | None
-    begun: begun.Begun | None
+    begun: unfinished.UnfinishedSetup | None
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def find_members(data: Path) -> MachineState:
     return MachineState(
         coordinator.read_config() if coordinator.config.exists() else None,
         node.read_config() if node.config.exists() else None,
-        begun.read_begun(coordinator),
+        unfinished.read_begun(coordinator),
     )
 
 

@@ -26,7 +26,7 @@ from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blob_files import READS, REPLICAS, STRAYS
 from node.storage.damage import remove_from_service, verify_blob
-from node.storage.inventory import Look, Names, check_blob, remove_lone_sidecars
+from node.storage.inventory import BlobCheck, Names, check_blob, remove_lone_sidecars
 from node.storage.loss_notes import Reason
 from node.storage.pins import finished_blobs
 from node.storage.quarantine import QUARANTINED
@@ -88,12 +88,12 @@ class Comparison:
                 return
             absent, count = await self._absent(run, after=absent[-1].sha256)
 
-    async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
+    async def _absent(self, run: Pass, after: str = "") -> tuple[list[BlobCheck], int]:
         """Find listed replicas after `after` that are missing: the first FOUND_MAX, and their number.
 
         They are counted page by page, as the leader gives up a pass whose counts do not change.
         """
-        context, absent, count = self._context, list[Look](), 0
+        context, absent, count = self._context, list[BlobCheck](), 0
         pages = held_pages(self._list, context.node_id, rows=PAGE_BLOBS, after=after)
         async with aclosing(pages):
             async for replicas in pages:
@@ -104,7 +104,7 @@ class Comparison:
                 run.add(looked=0 if after else len(looks), listed=len(looks))
         return absent, count
 
-    async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
+    async def _settle_absent(self, looks: list[BlobCheck], run: Pass) -> None:
         context, found = self._context, list[tuple[str, Reason]]()
         for seen in looks:
             if seen.damage is not None:
@@ -283,7 +283,7 @@ class Comparison:
         return await self._context.metadata.read(query, ReplicaPage)
 
 
-def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]:
+def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[BlobCheck]:
     """Return what the disk knows about these replicas."""
     found = []
     for replica in replicas:

@@ -23,16 +23,16 @@ class FlushThreads:
     def __init__(self) -> None:
         self._pool = started_pool(FLUSH_THREADS, "flush")
 
-    def for_file(self) -> "Behind":
+    def for_file(self) -> "BackgroundFlush":
         """For one file."""
-        return Behind(self._pool)
+        return BackgroundFlush(self._pool)
 
     def close(self) -> None:
         """Reject new requests."""
         self._pool.shutdown(wait=True)
 
 
-class Behind:
+class BackgroundFlush:
     """The sync of one file that is under way, if any. For one thread at a time."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:

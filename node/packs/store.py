@@ -31,7 +31,7 @@ from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
 from node.packs import agreement
-from node.packs.catching_up import PAGE_BYTES, CatchingUp, batches
+from node.packs.catching_up import PAGE_BYTES, PackCatchUp, batches
 from node.packs.index import DAMAGED, IndexDamaged, PackIndex
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
@@ -405,7 +405,7 @@ class PackStore:
     def _caught_up(self, *, is_alone: bool) -> PackIndex:
         index = PackIndex(self._index_path)
         try:
-            CatchingUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
+            PackCatchUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
         except BaseException:
             index.close()
             raise

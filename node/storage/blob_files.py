@@ -42,7 +42,7 @@ from node.diskio.fs import (
     unlink,
 )
 from node.diskio.probe import DiskProbe
-from node.diskio.unusable_paths import PoisonItems
+from node.diskio.unusable_paths import UnusablePaths
 from node.storage.leftovers import Leftovers
 from node.storage.open_blobs import OpenBlobs
 from node.storage.out_of_service import OutOfService
@@ -65,7 +65,7 @@ from runtime.disk import writable_bytes
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read or deleted;
+# Areas of `UnusablePaths`: directories; the index of the packs; blobs that cannot be opened, read or deleted;
 # blobs that cannot be quarantined, because no name leads to them or because they are damaged.
 PACKS = "packs"
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
@@ -98,7 +98,7 @@ class BlobFiles:
         self.syncs = DirectorySyncs()
         # For reading; a name is forgotten there when its file is deleted or replaced.
         self.opened = OpenBlobs()
-        self.poison = PoisonItems()
+        self.poison = UnusablePaths()
         self.out_of_service = OutOfService()
         self._maker = maker
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here

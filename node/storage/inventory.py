@@ -18,7 +18,7 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BlobCheck:
     """The result of a check:
 
     the blob is whole, missing (neither field set), or has the damage that was found.
@@ -43,20 +43,20 @@ class Names:
         return list(itertools.islice(self._names, limit))
 
 
-def check_blob(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
+def check_blob(blobs: BlobStore, sha256: str, size_bytes: int) -> BlobCheck:
     """Check whether a blob of this size is there. Raises FilestoreError if the disk fails."""
     try:
         if blobs.size_bytes(sha256) == size_bytes:
-            return Look(sha256, is_whole=True)
+            return BlobCheck(sha256, is_whole=True)
         with blobs.open(sha256) as blob:
             if blob.size_bytes == size_bytes:  # another blob was placed meanwhile
-                return Look(sha256, is_whole=True)
+                return BlobCheck(sha256, is_whole=True)
             why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
-            return Look(sha256, is_whole=False, damage=blob.damaged(why))
+            return BlobCheck(sha256, is_whole=False, damage=blob.damaged(why))
     except BlobMissing:
-        return Look(sha256, is_whole=False)
+        return BlobCheck(sha256, is_whole=False)
     except BlobDamaged as damage:
-        return Look(sha256, is_whole=False, damage=damage)
+        return BlobCheck(sha256, is_whole=False, damage=damage)
 
 
 def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:

@@ -52,7 +52,7 @@ class Family(Struct, frozen=True, array_like=True):
     values: list[Value]
 
 
-class Numbers(Struct, frozen=True, array_like=True):
+class WorkerMetrics(Struct, frozen=True, array_like=True):
     """The metrics of one worker. `life` changes with each start of its process."""
 
     life: str
@@ -93,7 +93,7 @@ class Tally:
     """The numbers of the other workers, including ended ones. Bounded by the number of workers."""
 
     def __init__(self) -> None:
-        self._received: dict[int, Numbers] = {}
+        self._received: dict[int, WorkerMetrics] = {}
         self._ended = _Sums()
 
     @property
@@ -101,7 +101,7 @@ class Tally:
         """Return the workers whose numbers have arrived."""
         return frozenset(self._received)
 
-    def receive(self, worker: int, numbers: Numbers) -> None:
+    def receive(self, worker: int, numbers: WorkerMetrics) -> None:
         """Store the numbers of a worker."""
         earlier = self._received.get(worker)
         if earlier is not None and earlier.life != numbers.life:

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from ca.errors import Unavailable
 from node.base.metrics import CLIENT_BYTES, POISON
 from node.peer.client import PeerFailed, pieces
-from node.workers.metrics_sum import Numbers, Tally, collect_families
+from node.workers.metrics_sum import WorkerMetrics, Tally, collect_families
 from node.workers.siblings import Siblings
 from runtime.background import Work, Works, WorkState
 
@@ -122,10 +122,10 @@ class WorkerNumbers:
                 worker for worker, numbers in zip(others, answers, strict=True) if numbers is not None
             )
 
-    async def _ask(self, worker: int) -> Numbers | None:
+    async def _ask(self, worker: int) -> WorkerMetrics | None:
         try:
             answer, _ = await self._get(worker, _PATH, {})
-            return msgspec.msgpack.decode(answer, type=Numbers)
+            return msgspec.msgpack.decode(answer, type=WorkerMetrics)
         except (PeerFailed, TimeoutError, msgspec.MsgspecError) as error:
             _log.debug("a worker does not answer", extra={"worker": worker, "reason": str(error)})
             return None
@@ -160,7 +160,7 @@ class WorkerNumbers:
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")
 
     async def _answer(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        numbers = Numbers(self._life, collect_families(self._registry))
+        numbers = WorkerMetrics(self._life, collect_families(self._registry))
         return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")
 
     async def _answer_work(self, request: web.Request) -> web.Response:  # noqa: ARG002

@@ -421,14 +421,14 @@ STATES = (
     ),
     Mutant.of(
         "key that a row moves to is not noted",
-        "coordinator/machine/execution/touched",
+        "coordinator/machine/execution/slice_changes",
         '(moved, "NEW")',
         '(moved, "OLD")',
         f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",
     ),
     Mutant.of(
         "key that is noted already makes the change fail",
-        "coordinator/machine/execution/touched",
+        "coordinator/machine/execution/slice_changes",
         " ON CONFLICT DO NOTHING",
         "",
         f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",

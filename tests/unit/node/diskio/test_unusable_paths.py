@@ -16,7 +16,7 @@ from metadata.protocol.calls import HeartbeatCall
 from node.custody.scrub import Cycle
 from node.diskio.durable import Disk
 from node.diskio.fs import DiskRefused
-from node.diskio.unusable_paths import ITEMS_MAX, PoisonItems
+from node.diskio.unusable_paths import ITEMS_MAX, UnusablePaths
 from node.membership.disk_monitor import POISON_SHOWN, DiskWatch
 from node.storage.blob_files import INCOMING, SIDECAR
 from node.storage.blobs import BlobStore
@@ -54,7 +54,7 @@ def blobs(tmp_path: Path) -> Iterator[BlobStore]:
 
 
 def test_item_is_logged_once_and_leaves_when_it_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     with caplog.at_level(logging.INFO, "node.diskio.unusable_paths"):
         for _ in range(3):
             with items.skipping("quarantine", "x"):
@@ -81,7 +81,7 @@ def test_name_of_any_bytes_fits_into_a_heartbeat(tmp_path: Path) -> None:
 
 
 def test_what_no_disk_says_is_raised() -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     for error in (Unavailable("no quorum"), OSError(errno.EMFILE, "files"), TimeoutError(), BlobMissing("x")):
         with pytest.raises(type(error)), items.skipping("blobs", "x"):
             raise error
@@ -92,7 +92,7 @@ def test_what_no_disk_says_is_raised() -> None:
 
 
 def test_items_are_bounded_and_those_that_are_gone_leave() -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     for number in range(ITEMS_MAX + 5):
         items.note("uploads", f"{number}/finished", broken(""))
     assert len(items) == len(items.names("uploads")) == ITEMS_MAX

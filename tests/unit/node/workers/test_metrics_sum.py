@@ -8,7 +8,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from node.base.metrics import NodeMetrics
-from node.workers.metrics_sum import OF_THE_NODE, Numbers, Tally, collect_families
+from node.workers.metrics_sum import OF_THE_NODE, WorkerMetrics, Tally, collect_families
 
 SUMMED = {  # each process has some of it, or only the first one has any
     "filestore_custody_broken_off",
@@ -39,9 +39,9 @@ class Worker:
         Gauge("process_start_time_seconds", "Start.", registry=self.registry).set(100 + hits)
         Info("filestore", "Part.", registry=self.registry).info({"component": "node"})
 
-    def tell(self) -> Numbers:
-        sent = msgspec.msgpack.encode(Numbers(self.life, collect_families(self.registry)))
-        return msgspec.msgpack.decode(sent, type=Numbers)
+    def tell(self) -> WorkerMetrics:
+        sent = msgspec.msgpack.encode(WorkerMetrics(self.life, collect_families(self.registry)))
+        return msgspec.msgpack.decode(sent, type=WorkerMetrics)
 
 
 def total(tally: Tally, own: Worker, answering: set[int]) -> dict[str, float]:
