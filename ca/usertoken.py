@@ -203,7 +203,9 @@ class Verifier:
         self._ends_at_ms = ends_at_ms or {}
         self._keys = {str(jwk.get("kid")): _public_key(jwk) for jwk in jwks}
         self._verified: dict[bytes, _SignedToken] = {}
-        self._lately: dict[str, _SignedToken] = {}  # of those, by the token itself: a digest costs more than that
+        self._lately: dict[
+            str, _SignedToken
+        ] = {}  # of those, by the token itself: a digest costs more than that
 
     def verify(self, token: str, *, now_ms: int) -> Claims:
         """The claims of a good token at `now_ms`.

@@ -60,8 +60,7 @@ class Admission:
         self._logged: dict[str, str] = {}  # by node, the last rejected process in our log
 
     def check(self, peer: Peer) -> None:
-        """Raise Unauthorized unless the peer is a member with a live certificate, by this coordinator's
-        state.
+        """Raise Unauthorized unless the peer is a member with a live certificate, in the state here.
 
         Raises Gone for a removed member, so that it can report that; Conflict for a process that is not the
         active one of its node; Unavailable while the leader has not recorded a certificate that a restore has

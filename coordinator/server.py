@@ -23,7 +23,7 @@ from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.end_reason import reason_of
 from coordinator.member.driver import LOG_THREAD, Driver
-from coordinator.member.member import configured
+from coordinator.member.member import with_membership
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
 from coordinator.member.open_storage import Ledger, open_ledger
@@ -348,7 +348,7 @@ class _Member:
     def _new_driver(self, transport: Transport) -> Driver:
         ledger = self._ledger
         return Driver(
-            configured(Config(self._own_id, (self._own_id,)), ledger.store),
+            with_membership(Config(self._own_id, (self._own_id,)), ledger.store),
             ledger.log,
             ledger.store,
             ledger.snapshots,
@@ -467,7 +467,7 @@ async def _serve(
             _log.warning(
                 "this coordinator was removed from the cluster: it stops, and its data can be deleted"
             )
-        member.manager.stopping()
+        member.manager.notify_stopping()
         _log.info("stopping")
         await member.operations.hand_over()
     _log.info("stopped")

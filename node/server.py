@@ -128,7 +128,7 @@ async def run_node(
     await _until_disk_takes_bytes(files, manager)
     config = files.read_config()
     read_secret(files.credential_path)
-    with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
+    with files.lock_directory() as lock_fd, files.lock_for_workers(DRAIN_S + END_TIMEOUT_S) as lock:
         start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
         siblings = Siblings(0, workers, files.run)
         try:
@@ -205,7 +205,7 @@ async def _run(
                     _log.info("node ready", extra=facts)
                     manager.ready()
                 await stop.wait()
-                manager.stopping()
+                manager.notify_stopping()
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()

@@ -43,7 +43,7 @@ class Backoff:
         self._rest_s_min, self._rest_s_max = rest_s_min, rest_s_max
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
-    def failed(self, key: str, reason: str) -> None:
+    def note_failure(self, key: str, reason: str) -> None:
         """Record a failure. A failure during the pause belongs to the same event and is ignored."""
         if self.is_resting(key):
             return
@@ -55,7 +55,7 @@ class Backoff:
         record.reason, record.failed_at_s = reason, self._clock_s()
         record.rest_s = min(max(2 * record.rest_s, self._rest_s_min), self._rest_s_max)
 
-    def succeeded(self, key: str) -> None:
+    def note_success(self, key: str) -> None:
         """All is forgotten."""
         self._records.pop(key, None)
 

@@ -119,7 +119,7 @@ class KeptTime:
         gap_ms = shown_ms - self.update(shown_ms, at_s)
         return 0 if -STEP_MS <= gap_ms <= self._pause_ms + STEP_MS else gap_ms
 
-    def saved(self, shown_ms: int, at_s: float) -> SavedTime:
+    def to_saved(self, shown_ms: int, at_s: float) -> SavedTime:
         """Return what the next process of this coordinator is to know."""
         self.update(shown_ms, at_s)
         running_s = at_s - self._steady_ahead_s

@@ -13,7 +13,7 @@ from coordinator.machine.execution.access import (
     level_on_bucket,
     level_on_file,
     principal,
-    received,
+    received_condition,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question
@@ -186,7 +186,7 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
 
 def _own(question: Question, user: User, table: str) -> Condition:
     """Build the condition for rows of `_ON_BUCKETS` or `_ON_FILES`. The default bucket has no owner."""
-    given = received(question, user)
+    given = received_condition(question, user)
     owned = "f.owner_id = ?"
     values: tuple[str | int, ...] = (user.user_id, user.user_id)
     if table == _ON_BUCKETS.table:

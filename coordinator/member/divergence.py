@@ -4,12 +4,10 @@ No I/O here. Reports come from the log, so every member sees the same reports an
 Only three facts show which member is odd:
 
 - A member says itself that its state cannot be read.
-
 - A majority of the voters has another digest. Members that have copied their state from each other, without a
-confirmation of the copy, are one witness: they would have the same damage.
-
+  confirmation of the copy, are one witness: they would have the same damage.
 - A voter has the digest that a majority had of the same rows before, and no member knows of a later entry of
-the log that changed them. Then the state of a member with another digest has changed without an entry.
+  the log that changed them. Then the state of a member with another digest has changed without an entry.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,7 +25,7 @@ OPEN_MAX = 16  # old differences that stay remembered until the odd member is kn
 AGREED_MAX = 65_536  # slices of the last pass: enough for more than ten million files
 
 
-class DigestStanding(Enum):
+class DigestComparison(Enum):
     """The comparison of this member's digest with those of others, at one place."""
 
     AGREED = "agreed"  # a majority of witnesses has the same
@@ -133,16 +131,16 @@ class DivergenceWatch:
         for place in self._places.values():
             place.reports.pop(member, None)
 
-    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestStanding:
+    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestComparison:
         """Return the comparison of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.reports:
-            return DigestStanding.OPEN
+            return DigestComparison.OPEN
         own = place.reports[self._own_id].digest
         if len(_digests(place.reports, self.odd | {self._own_id}) | {own}) > 1:
-            return DigestStanding.DIFFERS
+            return DigestComparison.DIFFERS
         is_agreed = own and majority_digest(_believed(place.reports, self.odd), voters) == own
-        return DigestStanding.AGREED if is_agreed else DigestStanding.OPEN
+        return DigestComparison.AGREED if is_agreed else DigestComparison.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
         """Return whether this member has at a place the digest of a majority of witnesses.

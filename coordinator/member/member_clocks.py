@@ -157,7 +157,7 @@ class MemberClocks:
         """Save the kept time each minute, for ever. A failing disk is reported once."""
 
         async def save() -> None:
-            content = encode_sealed(self._kept.saved(self.shown_ms(), self._steady_s()), of=own_id)
+            content = encode_sealed(self._kept.to_saved(self.shown_ms(), self._steady_s()), of=own_id)
             await asyncio.to_thread(write_durable, path, content)
 
         trouble = f"{path.name} cannot be written"

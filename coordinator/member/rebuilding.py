@@ -154,7 +154,7 @@ async def _fetch(
 
 
 async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> IncomingSnapshot:
-    return await asyncio.to_thread(snapshots.incoming, meta, source)
+    return await asyncio.to_thread(snapshots.begin_incoming, meta, source)
 
 
 async def _fetch_from(

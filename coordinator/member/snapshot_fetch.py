@@ -81,7 +81,7 @@ class Fetcher:
         Raises NotFound if the source no longer has it, InvalidRequest for wrong bytes, Unavailable without
         any.
         """
-        incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
+        incoming = await asyncio.to_thread(self._snapshots.begin_incoming, offer.meta, offer.source)
         ahead: asyncio.Task[Chunk] | None = None  # the next piece is requested while one is written
         try:
             while not incoming.is_complete:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ca.errors import Conflict, FilestoreError, Internal
 from ca.secretfiles import write_durable
-from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, ReportedDigest
+from coordinator.member.divergence import DigestComparison, Divergence, DivergenceWatch, ReportedDigest
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuilt_at_ms
 from coordinator.member.snapshot_making import TAKE_AGAIN_S
@@ -211,9 +211,9 @@ class Digests:
         ends_at_s = time.monotonic() + VOUCH_S
         while time.monotonic() < ends_at_s:
             standing = self._watch.compare_own(log_index, self._voters())
-            if standing is DigestStanding.DIFFERS:
+            if standing is DigestComparison.DIFFERS:
                 raise Conflict(f"another coordinator has another state at index {log_index}")
-            if standing is DigestStanding.AGREED:
+            if standing is DigestComparison.AGREED:
                 return True
             if not self._awaited(log_index):
                 return False

@@ -24,11 +24,11 @@ class NodeBackoff(Backoff):
     def note_refusal(self, node_id: str, sha256: str, reason: str) -> None:
         """Record that it has answered, and did not do its order for this blob."""
         if self._refused.setdefault(node_id, sha256) != sha256:
-            self.failed(node_id, reason)
+            self.note_failure(node_id, reason)
 
     def note_success(self, key: str) -> None:
         """Forget its failures."""
-        super().succeeded(key)
+        super().note_success(key)
         self._refused.pop(key, None)
 
     def clear(self) -> None:
@@ -55,7 +55,7 @@ class CopyFailures:
     def forget_node(self, node_id: str) -> None:
         """Forget the failures of a node that was away and is back."""
         for known in (self._targets, self._sources, self.answers):
-            known.succeeded(node_id)
+            known.note_success(node_id)
 
     def note_begin(self, copy: Copy) -> None:
         """Note that a copy begins. Followed by `note_end`."""
@@ -69,28 +69,28 @@ class CopyFailures:
 
     def note_made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
         """Record a finished copy. `failed_sources`: None if the node does not report them."""
-        self._targets.succeeded(copy.target)
-        self._copies.succeeded(_pair(copy.sha256, copy.target))
-        self._blobs.succeeded(copy.sha256)
+        self._targets.note_success(copy.target)
+        self._copies.note_success(_pair(copy.sha256, copy.target))
+        self._blobs.note_success(copy.sha256)
         if failed_sources is not None:
             self._note_sources(copy, failed_sources)
             for source in copy.sources:
                 if source not in failed_sources:
-                    self._sources.succeeded(source)
+                    self._sources.note_success(source)
 
     def note_failed_sources(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
         """Record that the target works, but got the blob from no source."""
-        self._targets.succeeded(copy.target)
-        self._blobs.failed(copy.sha256, reason)
+        self._targets.note_success(copy.target)
+        self._blobs.note_failure(copy.sha256, reason)
         self._note_sources(copy, failed_sources)
 
     def note_failed_target(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
         """Record that a target did not answer, or has refused a blob."""
-        self._copies.failed(_pair(copy.sha256, copy.target), reason)
+        self._copies.note_failure(_pair(copy.sha256, copy.target), reason)
         if has_answered:
             self._targets.note_refusal(copy.target, copy.sha256, reason)
         else:
-            self._targets.failed(copy.target, reason)
+            self._targets.note_failure(copy.target, reason)
 
     def is_passed_over(self, copy: Copy) -> bool:
         """Return whether its target, or the blob, has failed since it was planned."""

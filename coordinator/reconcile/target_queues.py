@@ -20,7 +20,7 @@ READ_AGAIN_FACTOR = 10.0  # times as long as the last one took
 _T = TypeVar("_T")
 
 
-class Crew:
+class RunningWork:
     """The work in progress of one run: one task for each key."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -85,7 +85,7 @@ class _SkipAllowance:
 
 async def work_through(
     listing: Callable[[], AsyncIterator[_T]],
-    begin: Callable[[Crew, _T], bool],
+    begin: Callable[[RunningWork, _T], bool],
     *,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
@@ -96,7 +96,7 @@ async def work_through(
     """
     looks_past = _SkipAllowance()
     async with asyncio.TaskGroup() as group:
-        crew = Crew(group)
+        crew = RunningWork(group)
         while goes_on():
             began_at_s, is_complete = time.monotonic(), True
             async for item in listing():
@@ -109,7 +109,9 @@ async def work_through(
                 return
 
 
-async def _begun(crew: Crew, begin: Callable[[Crew, _T], bool], item: _T, looks_past: _SkipAllowance) -> bool:
+async def _begun(
+    crew: RunningWork, begin: Callable[[RunningWork, _T], bool], item: _T, looks_past: _SkipAllowance
+) -> bool:
     """Begin work on an item, or skip it; return whether it was not skipped."""
     while True:
         if len(crew) < AT_ONCE_MAX:

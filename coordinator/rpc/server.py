@@ -189,7 +189,7 @@ class PeerPort:
             _log.exception("a call of %s failed", peer.identity.uri)
             status, details = Internal.code, "A coordinator failed. See its log."
         finally:
-            self._calls.answered(peer, call, status, time.monotonic() - started_s)
+            self._calls.count_call(peer, call, status, time.monotonic() - started_s)
         details = details[: wire.DETAILS_CHARS_MAX]
         try:
             under_way.answer(wire.AnswerFrame(frame.number, status, details, value))

@@ -340,7 +340,7 @@ class SnapshotStore:
         self._outgoing = None
         self._remove_outgoing(but="")
 
-    def incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
+    def begin_incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
         """Begin or resume fetching a snapshot; remove the received parts of others."""
         for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
             for path in sorted(self._directory.glob(pattern)):
@@ -377,7 +377,7 @@ class SnapshotStore:
         self._disk.sync(self._directory)
         note_path.unlink(missing_ok=True)
 
-    def unfinished(self) -> SnapshotMeta | None:
+    def find_unfinished(self) -> SnapshotMeta | None:
         """Return the snapshot of an interrupted installation; None if there is none.
 
         An invalid file there is moved aside, and the state stays as it was before. Blocks, and reads all of
@@ -405,7 +405,7 @@ class SnapshotStore:
         return None
 
     def recover(self) -> None:
-        """Finish an interrupted installation that `unfinished` found, before the database is opened."""
+        """Finish an interrupted installation that `find_unfinished` found, before the database is opened."""
         if not self._intent_path.exists():
             return
         # Durable before the rename: otherwise the new database would use the old WAL.

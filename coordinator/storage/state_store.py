@@ -230,7 +230,7 @@ class Store:
         if self._file is None:
             return
         try:
-            with self._file.writing() as told:
+            with self._file.around_checkpoint() as told:
                 _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 told(frames, copied)
         except DATABASE_ERRORS as error:
@@ -283,7 +283,7 @@ class Store:
     def running_runs(self) -> list[JobRunRecord]:
         """Return the job runs that have not ended, by the name of their job."""
         with self._read() as db:
-            return jobs.running(db)
+            return jobs.list_running(db)
 
     def newest_runs(self) -> list[JobRunRecord]:
         """Return the newest run of each job that ever ran."""

@@ -107,7 +107,7 @@ def setup(
     from deploy.setup.steps import NewCluster
 
     text, found = _text(join_text, join_file), find_members(data)
-    is_new = not found.name and found.begun is None
+    is_new = not found.name and found.unfinished_setup is None
     if not text and is_new and not node_only and _may_ask():
         question = "The text that the first machine printed, or Enter for a new cluster"
         text = click.prompt(question, "", hide_input=True, show_default=False)

@@ -20,11 +20,11 @@ from node.base.config import NodeConfig, NodeFiles
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """The members on this machine, None for missing ones. `begun` is None if no setup is unfinished."""
+    """The members on this machine, None for missing ones. `unfinished_setup` is None without one."""
 
     coordinator: CoordinatorConfig | None
     node: NodeConfig | None
-    begun: unfinished.UnfinishedSetup | None
+    unfinished_setup: unfinished.UnfinishedSetup | None
 
     @property
     def name(self) -> str:
@@ -39,12 +39,12 @@ class MachineState:
     @property
     def is_joining(self) -> bool:
         """Whether a setup by a token was broken off."""
-        return self.begun is not None and bool(self.begun.token)
+        return self.unfinished_setup is not None and bool(self.unfinished_setup.token)
 
     @property
     def is_node_only(self) -> bool:
         """Whether there is a node and no trace of a coordinator."""
-        return self.node is not None and self.coordinator is None and self.begun is None
+        return self.node is not None and self.coordinator is None and self.unfinished_setup is None
 
     def adjust_plan(self, plan: MachinePlan) -> MachinePlan:
         """The plan where nothing is there; names and places of what is there do not change by a setup."""
@@ -76,7 +76,7 @@ def find_members(data: Path) -> MachineState:
     return MachineState(
         coordinator.read_config() if coordinator.config.exists() else None,
         node.read_config() if node.config.exists() else None,
-        unfinished.read_begun(coordinator),
+        unfinished.read(coordinator),
     )
 
 

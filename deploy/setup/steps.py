@@ -50,7 +50,7 @@ def first_coordinator(plan: MachinePlan, cluster: NewCluster, members: MemberPro
     Raises Conflict, InvalidRequest, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
-    earlier = unfinished.read_begun(files)
+    earlier = unfinished.read(files)
     if not files.config.exists():
         unfinished.begin(files, unfinished.UnfinishedSetup())
         coordinators.init_cluster(
@@ -75,7 +75,7 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
     UntrustedCertificate, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
-    attempt = unfinished.read_begun(files)
+    attempt = unfinished.read(files)
     if files.config.exists() and attempt is None:
         _run_coordinator(files, members)
         return
@@ -110,7 +110,9 @@ def _run_coordinator(files: CoordinatorFiles, members: MemberProcesses) -> None:
     click.echo(f"Coordinator {files.read_config().id} is serving.")
 
 
-def _asked(plan: MachinePlan, token: SetupToken, attempt: unfinished.UnfinishedSetup, *, is_running: bool) -> bytes:
+def _asked(
+    plan: MachinePlan, token: SetupToken, attempt: unfinished.UnfinishedSetup, *, is_running: bool
+) -> bytes:
     """Return the bundle, or b"" once this machine runs. Only the coordinator in the token receives it."""
     body = {
         "id": plan.name,

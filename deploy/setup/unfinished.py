@@ -38,7 +38,7 @@ def new_attempt(token: str) -> UnfinishedSetup:
     return UnfinishedSetup(token=token, attempt=secrets.token_urlsafe(_ATTEMPT_BYTES))
 
 
-def read_begun(files: CoordinatorFiles) -> UnfinishedSetup | None:
+def read(files: CoordinatorFiles) -> UnfinishedSetup | None:
     """Read the record of an unfinished setup; None if there is none. Raises UnsafeSecretFile, Conflict."""
     path = files.data / SETUP_BEGUN
     if not path.exists():
@@ -53,7 +53,7 @@ def begin(files: CoordinatorFiles, begun: UnfinishedSetup) -> None:
     """An empty directory with the mark; what an earlier setup left there is removed. Raises Conflict."""
     if files.config.exists():
         raise Conflict(f"{files.data} already contains a coordinator.")
-    if read_begun(files) is not None:
+    if read(files) is not None:
         for path in files.data.iterdir():
             if path.name not in _KEPT:
                 _remove(path)

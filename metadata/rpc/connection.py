@@ -137,7 +137,7 @@ class PeerLink:
         async def connect() -> None:
             try:
                 async with await self._dial(http) as socket:
-                    work.succeeded()
+                    work.note_success()
                     await self._serve(socket)
                     self._trouble = _Trouble()
             except (aiohttp.ClientError, OSError, InvalidRequest) as error:

@@ -2,11 +2,12 @@
 
 coordinator/member/record_leases.py explains how cached records stay valid. The node's part of it is:
 
-- Cached records are used only within the lease, which counts from the time when its call was sent. - A record
-is dropped before its block is acknowledged, and not cached again while it is blocked. - A record is cached
-only if its read began within this lease and none of its keys was blocked since. An earlier read may have
-found the state before the command that caused the block. - The end of the lease, and another term, drop
-everything, reads in progress included: this process may have missed blocks that began and ended in between.
+- Cached records are used only within the lease, which counts from the time when its call was sent.
+- A record is dropped before its block is acknowledged, and not cached again while it is blocked.
+- A record is cached only if its read began within this lease and none of its keys was blocked since. An
+  earlier read may have found the state before the command that caused the block.
+- The end of the lease, and another term, drop everything, reads in progress included: this process may have
+  missed blocks that began and ended in between.
 """
 
 from collections import OrderedDict

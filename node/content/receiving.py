@@ -121,7 +121,7 @@ async def _write_short(session: UploadSession, incoming: IncomingBytes) -> Conte
     if session.record.size_bytes is None:
         await (holder.declare if incoming.size_bytes is not None else holder.reserve)(length_bytes)
     try:
-        with session.receiving():
+        with session.expect_client():
             session.has_read = True
             content = await small_body(
                 session.request, session.services, incoming, received, session.lock.touch
@@ -218,7 +218,7 @@ async def receive(
         holder.written()
 
     try:
-        with session.receiving():
+        with session.expect_client():
             await write_overlapped(session.services.disk, batches, write)
         for checksum, found in zip(incoming.checksums, hashes, strict=True):
             checksum.require(found)
@@ -252,7 +252,7 @@ async def _replaced(
 
     Raises InvalidRequest for an empty body if bytes were declared.
     """
-    with session.receiving():
+    with session.expect_client():
         first: Batch = await anext(batches, [])
     if not first and session.record.size_bytes:
         raise InvalidRequest(f"The body is empty, but {session.record.size_bytes} bytes were declared.")

@@ -199,7 +199,7 @@ class UploadSession:
         moved()
 
     @contextmanager
-    def receiving(self) -> Iterator[None]:
+    def expect_client(self) -> Iterator[None]:
         """Mark the time in which the client is expected to send."""
         self.lock.touch()
         self.lock.receiving = True

@@ -42,7 +42,7 @@ def require_place(index: PackIndex, opened: Opened, found: PackedBlob) -> None:
             return
         raise
     if not is_right and any(each.place == found.place for each in index.copies(found.sha256)):
-        raise index.damaged(f"{found.sha256.hex()} is not where it says")
+        raise index.damage_error(f"{found.sha256.hex()} is not where it says")
 
 
 def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
@@ -67,7 +67,7 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
     if not why and any(is_whole or _is_within(row.place.offset, records) for row in rows.values()):
         why = "it has a record that is not there"
     if why and not reader.is_gone:  # else it was rewritten meanwhile
-        raise index.damaged(why)
+        raise index.damage_error(why)
     return HEAD_BYTES * len(records)
 
 

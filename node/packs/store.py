@@ -215,7 +215,7 @@ class PackStore:
             if self.index.take_out(copies):
                 was_there = True
             elif self.index.copies(sha256) == copies:
-                raise self.index.damaged("it does not find what it gave")
+                raise self.index.damage_error("it does not find what it gave")
         return was_there
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:

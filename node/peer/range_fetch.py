@@ -217,7 +217,7 @@ class _Gathering:
             yield piece
 
     def _succeeded(self, source: NodeAddress) -> None:
-        self._choice.succeeded(source)
+        self._choice.note_success(source)
         self._strikes.pop(source.url, None)
 
     def _struck(self, source: NodeAddress, failure: PeerFailed) -> None:
@@ -226,7 +226,7 @@ class _Gathering:
             return
         _log.warning("a source of a blob failed", extra=self._facts(source, failure.reason))
         self._fetch.failed.add(source.url)
-        self._choice.failed(source)
+        self._choice.note_failure(source)
         strikes = self._strikes[source.url] = self._strikes.get(source.url, 0) + 1
         if strikes >= STRIKES_MAX and not self._choice.drop(source):
             raise self._none_left()

@@ -26,7 +26,7 @@ class NodeAddress:
 
 
 class NodeChoice:
-    """The nodes of one download. Every `take` is followed by `succeeded` or `failed`, then `release`."""
+    """The nodes of one download. After each `take`: `note_success` or `note_failure`, then `release`."""
 
     def __init__(self, urls: Sequence[str], *, now: Callable[[], float] = time.monotonic) -> None:
         assert urls
@@ -74,7 +74,7 @@ class NodeChoice:
             old = node.bytes_per_s or rate
             node.bytes_per_s = max(old + RATE_WEIGHT * (rate - old), 1.0)
 
-    def succeeded(self, node: NodeAddress) -> None:
+    def note_success(self, node: NodeAddress) -> None:
         """A range came whole."""
         node.rest_s = 0.0
 
@@ -87,7 +87,7 @@ class NodeChoice:
         self._nodes = [other for other in self._nodes if other is not node]
         return bool(self._nodes)
 
-    def failed(self, node: NodeAddress) -> None:
+    def note_failure(self, node: NodeAddress) -> None:
         """The node refused, broke off or fell silent: it rests, longer each time."""
         node.rest_s = min(max(node.rest_s * 2, REST_S_MIN), REST_S_MAX)
         node.rests_until_s = self._now() + node.rest_s

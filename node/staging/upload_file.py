@@ -236,10 +236,9 @@ class UploadFile(ContentFile):
         self.epoch = epoch
 
     def duplicate(self) -> int:
-        """Return a descriptor of the bytes, for pread only; the caller closes it. It outlives `finish` and
-        `close`.
+        """Return a descriptor of the bytes, for pread only; the caller closes it.
 
-        Raises BlobMissing or BlobDamaged if finished content is gone.
+        It outlives `finish` and `close`. Raises BlobMissing or BlobDamaged if finished content is gone.
         """
         if self.finished is None:
             return os.dup(self._data)
@@ -340,7 +339,7 @@ class UploadFile(ContentFile):
             _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)
             self.rollback_to(0)
 
-    def hashed(self) -> SegmentHasher | None:
+    def take_hasher(self) -> SegmentHasher | None:
         """Return the state after durable bytes, for the next opening; this object is unusable then."""
         if self._hasher.size_bytes > self._record.offset:
             self._hasher.restore(self._durable)

@@ -443,10 +443,9 @@ class BlobFiles:
             self._leaves_known[leaf_at] = True
 
     def list_level(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
-        """Return the names that `look` finds in the directory `name` below `blobs`; none if it does not
-        exist.
+        """Return the names that `look` finds in the directory `name` below `blobs`.
 
-        The name may have two levels.
+        None if it does not exist. The name may have two levels.
         """
         with self.poison.skipping(BLOBS, name), suppress(FileNotFoundError), ExitStack() as opened:
             directory = self._blobs

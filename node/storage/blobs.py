@@ -17,7 +17,7 @@ from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.blob_files import PACKS, BlobFiles, require_sha256
 from node.storage.content_file import ContentFile
-from node.storage.packed_blobs import PackedBlobs, damaged, identity_of
+from node.storage.packed_blobs import PackedBlobs, damage_error, identity_of
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -165,7 +165,7 @@ class BlobStore(BlobFiles):
             raise storage_error(error) from error
         if self._packed(sha256) != found:  # it was moved to another pack meanwhile, or removed
             return self.size_bytes(sha256)
-        raise damaged(found)
+        raise damage_error(found)
 
     def iterate(self) -> Iterator[str]:
         """Yield the names of all blobs, ascending, each once."""

@@ -19,9 +19,9 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 @dataclass(frozen=True, slots=True)
 class BlobCheck:
-    """The result of a check:
+    """The result of a check.
 
-    the blob is whole, missing (neither field set), or has the damage that was found.
+    The blob is whole, missing (neither field set), or has the damage that was found.
     """
 
     sha256: str
@@ -52,7 +52,7 @@ def check_blob(blobs: BlobStore, sha256: str, size_bytes: int) -> BlobCheck:
             if blob.size_bytes == size_bytes:  # another blob was placed meanwhile
                 return BlobCheck(sha256, is_whole=True)
             why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
-            return BlobCheck(sha256, is_whole=False, damage=blob.damaged(why))
+            return BlobCheck(sha256, is_whole=False, damage=blob.damage_error(why))
     except BlobMissing:
         return BlobCheck(sha256, is_whole=False)
     except BlobDamaged as damage:

@@ -136,7 +136,7 @@ class PackedBlobs:
         try:
             loaded = self.store.load(bytes.fromhex(sha256))
         except RecordDamaged as error:
-            raise damaged(error.blob) from error
+            raise damage_error(error.blob) from error
         if loaded is None:
             return None
         return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
@@ -183,9 +183,9 @@ class PackedBlobs:
         """
         return self.store.index.affirm(bytes.fromhex(sha256), time.time_ns())
 
-    def unclaimed(self, limit: int) -> list[tuple[str, int]]:
+    def list_unclaimed(self, limit: int) -> list[tuple[str, int]]:
         """Return unclaimed blobs, with their arrival in ns since the epoch. Raises OSError."""
-        found = self.store.index.unclaimed(limit)
+        found = self.store.index.list_unclaimed(limit)
         return [(sha256.hex(), at_ns) for sha256, at_ns in found]
 
     def unclaimed_at_ns(self, sha256: str) -> int | None:
@@ -210,7 +210,7 @@ def identity_of(found: PackedBlob) -> tuple[int, int]:
     return found.place.pack, found.place.offset
 
 
-def damaged(found: PackedBlob) -> BlobDamaged:
+def damage_error(found: PackedBlob) -> BlobDamaged:
     """Return the error for a record that is not what was written."""
     why = "its record in a pack does not match its checksum"
     segment = 0 if segment_count(found.length) else None

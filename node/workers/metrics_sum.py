@@ -89,7 +89,7 @@ class SummedMetrics(CollectorRegistry):
         return self._made
 
 
-class Tally:
+class WorkerTotals:
     """The numbers of the other workers, including ended ones. Bounded by the number of workers."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Tally:
         )
 
     def total(self, own: list[Family], answering: Collection[int]) -> SummedMetrics:
-        """Return the numbers of the node:
+        """Return the numbers of the node.
 
         `own` are those of this process, `answering` the workers that answered now.
         """

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from ca.errors import Unavailable
 from node.base.metrics import CLIENT_BYTES, POISON
 from node.peer.client import PeerFailed, pieces
-from node.workers.metrics_sum import WorkerMetrics, Tally, collect_families
+from node.workers.metrics_sum import WorkerMetrics, WorkerTotals, collect_families
 from node.workers.siblings import Siblings
 from runtime.background import Work, Works, WorkState
 
@@ -44,7 +44,7 @@ class WorkerNumbers:
         self._works = works
         self._siblings = siblings
         self._life = secrets.token_hex(8)
-        self._tally = Tally()
+        self._tally = WorkerTotals()
         self._answering: frozenset[int] = frozenset()
         self._asking = asyncio.Lock()
         self._silences = Counter(

@@ -290,12 +290,12 @@ def _fetch(
     source: SnapshotStore, target: SnapshotStore, meta: SnapshotMeta, model: Model, outcome: Outcome
 ) -> None:
     """What is verified in the end is right."""
-    incoming = target.incoming(meta, "c2")
+    incoming = target.begin_incoming(meta, "c2")
     while not incoming.is_complete:
         incoming.add(source.chunk(meta.index, meta.term, incoming.offset))
     incoming.finish()
     target.place(meta)
-    found = target.unfinished()
+    found = target.find_unfinished()
     if found is None:
         outcome.refusals.append("snapshot: it was not installed")
     elif digest_of(target._intent_path, at_rest=True) != model.digests[found.index]:
@@ -387,7 +387,7 @@ def _lay_down(directory: Path) -> None:
         source = SnapshotStore(directory / f"{SOURCE}-{name}", made / "none.sqlite")
         meta = _meta(directory / f"{SOURCE}-{name}")
         here = SnapshotStore(directory / f"coming-{name}", made / "none.sqlite")
-        incoming = here.incoming(meta, "c2")
+        incoming = here.begin_incoming(meta, "c2")
         chunk = source.chunk(meta.index, meta.term, 0)
         if not is_whole:
             data = chunk.data[:PART_BYTES]

@@ -185,7 +185,7 @@ def _start(outcome: Outcome, files: NodeFiles) -> None:
             contexts = MemberContexts(files.credential(), config.identity)
             contexts.credential.require_address(config.address)
         read_known(files.known, config.coordinators)
-    with outcome.refusing("instance"), files.locked() as lock:
+    with outcome.refusing("instance"), files.lock_directory() as lock:
         begin(files.instance, "n1", lock)
 
 
@@ -337,7 +337,7 @@ def _sign_in(data: Path) -> None:
 def _sign_in_again(data: Path) -> None:
     """One more start."""
     files = NodeFiles(data)
-    with files.locked() as lock:
+    with files.lock_directory() as lock:
         begin(files.instance, "n1", lock)
 
 

@@ -139,13 +139,13 @@ class _Download:
             failure: Exception | None = None
             try:
                 await self._fetch(fetch)
-                self._nodes.succeeded(fetch.node)
+                self._nodes.note_success(fetch.node)
             except TRY_AGAIN as error:
                 failure = error
             finally:
                 self._end(fetch)
             if failure is not None and fetch.at < fetch.stop:
-                self._nodes.failed(fetch.node)
+                self._nodes.note_failure(fetch.node)
                 self._limits.check(failure)
                 if not self._nodes.any_awake():
                     await self._limits.pause(failure)

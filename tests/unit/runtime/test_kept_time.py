@@ -36,7 +36,7 @@ class Machine:
         return self._time.jump_ms(self.wall_ms, self.steady_s)
 
     def save(self) -> SavedTime:
-        return self._time.saved(self.wall_ms, self.steady_s)
+        return self._time.to_saved(self.wall_ms, self.steady_s)
 
     def pause(self, seconds: float) -> None:
         """End the process, and start another one after these seconds, on a machine that was started anew."""

@@ -129,7 +129,9 @@ def test_scheme_and_host_are_those_of_the_nearest_proxy(
 def test_scheme_and_host_of_the_standard_header_are_those_the_client_asked_by() -> None:
     told = "for=192.0.2.1;proto=https;host=files.example.org, for=10.0.0.2;proto=http;host=inner"
     assert read(*standard(told)) == ForwardedClient("192.0.2.1", "https", "files.example.org")
-    assert read(*standard('for=192.0.2.1;host="a.org:8443"')) == ForwardedClient("192.0.2.1", "", "a.org:8443")
+    assert read(*standard('for=192.0.2.1;host="a.org:8443"')) == ForwardedClient(
+        "192.0.2.1", "", "a.org:8443"
+    )
 
 
 @pytest.mark.parametrize(

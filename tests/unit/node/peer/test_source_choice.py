@@ -56,7 +56,7 @@ def test_node_that_failed_rests_longer_each_time(clock: Clock) -> None:
     node = choice.take()
     rests = []
     for _ in range(8):
-        choice.failed(node)
+        choice.note_failure(node)
         rests.append(node.rests_until_s - clock.now_s)
     assert rests[:3] == [REST_S_MIN, 2 * REST_S_MIN, 4 * REST_S_MIN]
     assert rests[-1] == REST_S_MAX
@@ -69,6 +69,6 @@ def test_when_all_rest_the_first_to_wake_is_asked(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     for node in [choice.take() for _ in URLS]:
         clock.now_s += 0.01
-        choice.failed(node)
+        choice.note_failure(node)
     assert not choice.any_awake()
     assert choice.take().url == "a"
