@@ -37,7 +37,7 @@ PYTHON: Final = Path("/usr/bin/python3")
 DOCUMENTS: Final = ("*.md", "docs/*.md", "docs/decisions/*.md", "docs/*.webp")
 HISTORY: Final = """filestore ({version}) unstable; urgency=medium
 
-  * What has changed is in CHANGELOG.md, beside this file.
+  * The changes are in CHANGELOG.md, next to this file.
 
  -- {maintainer}  {date}
 """

@@ -4,16 +4,16 @@
     DIR/packs/index.sqlite    where each blob lies (`node/packs/index.py`)
     DIR/packs/*.lock          which processes use the index (`node/packs/users.py`)
 
-A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-has taken is not found any more; where the index or its newest rows are lost, it may be back, as a blob that
-nobody has claimed (`node/custody/orphans.py`).
+When `put` returns, its blobs are durable, and every process of the node finds them. After `remove`, no
+process finds the blob. If the index or its newest rows are lost, a removed blob may come back as an unclaimed
+one (`node/custody/orphans.py`).
 
-Content is compared with its SHA-256 when it is read, whatever the index says. If the index contradicts a
-pack, the index is wrong: every process stops asking it and closes it (`heal`), and the last one to do so
-rebuilds it from the packs. Until then each question raises IndexDamaged; nothing counts as missing.
+Content is compared with its SHA-256 when it is read, as the index may be wrong. If the index contradicts a
+pack, every process stops using it and closes it (`heal`), and the last one to do so rebuilds it from the
+packs. Until then each question raises IndexDamaged; nothing counts as missing.
 
-A pack that its process has left, however that ended, is never appended to again: what was behind its last
-sync is not known. All calls block. For any thread.
+A pack that its process has left, for any reason, is never appended to again: the bytes after its last sync
+are unknown. All calls block. For any thread.
 """
 
 import errno

@@ -200,7 +200,7 @@ async def fill(disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace) 
     """Bring the segments that a partial replica lacks and a copy has, one by one.
 
     The copies are this node's own damaged one, before anything is asked of others, and damaged ones of others
-    when no node holds the blob whole. `partial.missing()` tells afterwards what could not be had.
+    when no node holds the blob whole. `partial.missing_segments()` returns the missing ones afterwards.
 
     Raises InsufficientStorage, Internal.
     """

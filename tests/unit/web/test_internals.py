@@ -168,7 +168,7 @@ async def test_it_is_told_what_the_task_of_a_connection_does() -> None:
         assert connection.began == 2
         assert connection.between_turns == [False, True], "the second waited while the first ended"
         connection.close()
-        assert not connection.takes_request()
+        assert not connection.is_ready()
 
 
 @pytest.mark.parametrize(
