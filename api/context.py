@@ -15,7 +15,7 @@ from metadata.rpc.view import View
 from runtime.audit import AuditLog
 from runtime.background import WorkState
 from web.rate_limits import RateLimits
-from web.web_access import WebAccess, came_through_proxy
+from web.web_access import WebAccess, is_from_proxy
 
 
 class BundleSource(Protocol):
@@ -76,7 +76,7 @@ class ApiServices:
         public certificate.
         """
         asked = request.headers.get(hdrs.HOST, "").lower()
-        is_own = asked == self.authority and not came_through_proxy(request)
+        is_own = asked == self.authority and not is_from_proxy(request)
         return is_own or not self.access.shared_url(request)
 
 

@@ -38,8 +38,8 @@ from web.headers.tus_fields import (
     PARTIAL_CONCAT,
     PATCH_TYPE,
     RESUMABLE,
+    capability_headers,
     declared_length,
-    offered,
     parse_metadata,
     parts_field,
     require_version,
@@ -260,7 +260,7 @@ def prefers_record(request: web.Request) -> bool:
 
 async def options(request: web.Request) -> web.StreamResponse:
     """Version, extensions and checksum algorithms that are spoken. No credential."""
-    return web.Response(status=204, headers=offered(_ALLOW, takes_bytes=RECEIVE in request.app))
+    return web.Response(status=204, headers=capability_headers(_ALLOW, takes_bytes=RECEIVE in request.app))
 
 
 def options_of(names: str, tag: str, path: str) -> Operation:

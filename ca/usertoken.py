@@ -97,7 +97,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signed:
+class _SignedToken:
     claims: Claims
     not_before_ms: int
     key_ends_at_ms: float  # infinite unless its key was replaced
@@ -202,8 +202,10 @@ class Verifier:
         self._authority = _authority(cluster)
         self._ends_at_ms = ends_at_ms or {}
         self._keys = {str(jwk.get("kid")): _public_key(jwk) for jwk in jwks}
-        self._verified: dict[bytes, _Signed] = {}
-        self._lately: dict[str, _Signed] = {}  # of those, by the token itself: a digest costs more than that
+        self._verified: dict[bytes, _SignedToken] = {}
+        self._lately: dict[
+            str, _SignedToken
+        ] = {}  # of those, by the token itself: a digest costs more than that
 
     def verify(self, token: str, *, now_ms: int) -> Claims:
         """The claims of a good token at `now_ms`.
@@ -249,7 +251,7 @@ class Verifier:
             raise Unauthorized("not valid yet")
         return ticket
 
-    def _signed(self, token: str) -> _Signed:
+    def _signed(self, token: str) -> _SignedToken:
         known = self._lately.get(token) if type(token) is str else None
         if known is not None:
             return known
@@ -368,7 +370,7 @@ def _typed_ticket(payload: Mapping[str, Any], key_ends_at_ms: float) -> tuple[Ti
     return ticket, issued_at_s * 1000, key_ends_at_ms
 
 
-def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:
+def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _SignedToken:
     """The claims, each of its type: PyJWT takes "5", 5.0 and true where a number belongs."""
     times_s = {name: _whole_number(payload[name], name) for name in ("iat", "nbf", "exp")}
     roles = check_names(payload["roles"], "roles")
@@ -384,7 +386,7 @@ def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:
         issued_at_ms=times_s["iat"] * 1000,
         expires_at_ms=times_s["exp"] * 1000,
     )
-    return _Signed(claims, not_before_ms=times_s["nbf"] * 1000, key_ends_at_ms=key_ends_at_ms)
+    return _SignedToken(claims, not_before_ms=times_s["nbf"] * 1000, key_ends_at_ms=key_ends_at_ms)
 
 
 def _whole_number(value: object, field: str) -> int:
@@ -393,12 +395,12 @@ def _whole_number(value: object, field: str) -> int:
     return value
 
 
-def _check_key(signed: _Signed, now_ms: int) -> None:
+def _check_key(signed: _SignedToken, now_ms: int) -> None:
     if now_ms >= signed.key_ends_at_ms:
         raise Unauthorized("signed with a key that was replaced")
 
 
-def _check_times(signed: _Signed, now_ms: int) -> None:
+def _check_times(signed: _SignedToken, now_ms: int) -> None:
     _check_key(signed, now_ms)
     if now_ms >= signed.claims.expires_at_ms + LEEWAY_S * 1000:
         raise Unauthorized("expired")

@@ -37,7 +37,7 @@ class WebCertificateFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _LoadedPair:
     """One pair that was read: its context, the names that it is for in lower case, and when it ends."""
 
     context: ssl.SSLContext
@@ -51,7 +51,7 @@ class WebCertificate:
     def __init__(self, files: WebCertificateFiles, *, clock_ms: Callable[[], int]) -> None:
         self._files = files
         self._clock_ms = clock_ms
-        self._loaded: _Loaded | None = None
+        self._loaded: _LoadedPair | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -80,7 +80,7 @@ class WebCertificate:
         return loaded.context if is_covered else None
 
 
-def _load(files: WebCertificateFiles, now_ms: int) -> _Loaded:
+def _load(files: WebCertificateFiles, now_ms: int) -> _LoadedPair:
     """Both files, read and compared with each other, with the clock, and with what browsers ask for."""
     data = _read(files.certificate)
     try:
@@ -95,7 +95,7 @@ def _load(files: WebCertificateFiles, now_ms: int) -> _Loaded:
     if _read(files.certificate) != data:  # replaced between the two reads: the checked file is not used
         why = f"{files.certificate} was replaced while it was being read"
         raise _unusable(CERTIFICATE_OPTION, why, "Reload again when both files are in place.")
-    return _Loaded(context, names, not_after_ms)
+    return _LoadedPair(context, names, not_after_ms)
 
 
 def _read(path: Path) -> bytes:

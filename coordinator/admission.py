@@ -21,7 +21,7 @@ from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
 from coordinator.machine.nodes import is_forgotten
 from coordinator.storage.state_store import Store
-from metadata.model.instance import contradiction, parsed
+from metadata.model.instance import contradiction, parse_instance
 from metadata.model.records import ClusterView, NodeRecord
 from metadata.model.rules import NODES_TELL_RULES
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
@@ -60,8 +60,7 @@ class Admission:
         self._logged: dict[str, str] = {}  # by node, the last rejected process in our log
 
     def check(self, peer: Peer) -> None:
-        """Raise Unauthorized unless the peer is a member with a live certificate, by this coordinator's
-        state.
+        """Raise Unauthorized unless the peer is a member with a live certificate, in the state here.
 
         Raises Gone for a removed member, so that it can report that; Conflict for a process that is not the
         active one of its node; Unavailable while the leader has not recorded a certificate that a restore has
@@ -145,7 +144,7 @@ class Admission:
     def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
         """Raise Unavailable while another process of this node is active, or was a moment ago."""
         node = self._node(peer.identity.id)
-        if node is None or self.is_active_process(peer) or parsed(node.speaker).process == succeeds:
+        if node is None or self.is_active_process(peer) or parse_instance(node.speaker).process == succeeds:
             return
         last = self._health.last(node.node_id)
         since_s = self._started_s if last is None else last.at_s

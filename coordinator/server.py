@@ -23,7 +23,7 @@ from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.end_reason import reason_of
 from coordinator.member.driver import LOG_THREAD, Driver
-from coordinator.member.member import configured
+from coordinator.member.member import with_membership
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
 from coordinator.member.open_storage import Ledger, open_ledger
@@ -75,7 +75,7 @@ from runtime.metrics import Metrics
 from runtime.service_manager import ServiceManager, keep_informed
 from web.app import new_application, serve, serve_on
 from web.listener import Places, bound_socket, start_listening
-from web.web_access import WebAccess, understood
+from web.web_access import WebAccess, parse_web_access
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 10.0
@@ -126,7 +126,7 @@ async def run_coordinator(
     """
     logs.setup("coordinator", read_level())
     raise_descriptor_limit()
-    access = understood(web)
+    access = parse_web_access(web)
     files = CoordinatorFiles(data)
     config = files.read_config()
     if down_after_s is not None:
@@ -348,7 +348,7 @@ class _Member:
     def _new_driver(self, transport: Transport) -> Driver:
         ledger = self._ledger
         return Driver(
-            configured(Config(self._own_id, (self._own_id,)), ledger.store),
+            with_membership(Config(self._own_id, (self._own_id,)), ledger.store),
             ledger.log,
             ledger.store,
             ledger.snapshots,
@@ -430,7 +430,7 @@ async def _serve(
     on_open: Callable[[], None],
 ) -> None:
     def reload() -> None:
-        contexts.use_what_lies_on_disk()
+        contexts.reload_all()
         logs.reread_level(read_level)
 
     own = shell.config.own
@@ -467,7 +467,7 @@ async def _serve(
             _log.warning(
                 "this coordinator was removed from the cluster: it stops, and its data can be deleted"
             )
-        member.manager.stopping()
+        member.manager.notify_stopping()
         _log.info("stopping")
         await member.operations.hand_over()
     _log.info("stopped")

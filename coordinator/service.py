@@ -245,10 +245,7 @@ class Service:
         return reply
 
     def _require_silent(self, node_id: str) -> None:
-        """Raise Refused while the node was active recently: only the caller may be unable to reach it.
-
-        A node whose disk accepts no bytes cannot continue any upload.
-        """
+        """Raise Refused while the node was active recently, and its disk accepts bytes."""
         last, at_s = self._health.last(node_id), time.monotonic()
         since_s = self._started_s if last is None else last.at_s
         if last is not None and not last.heartbeat.takes_bytes:
@@ -276,8 +273,7 @@ class Service:
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):
             return self._read_now(query, peer, known)
-        # Reads of the same moment share a barrier, and get one turn of the loop each.
-        async with self._paging:
+        async with self._paging:  # reads of one moment share a barrier, with one turn of the loop each
             await asyncio.sleep(0)
             return self._read_now(query, peer, known)
 
@@ -390,10 +386,7 @@ class Service:
             raise NotInForce("Some members run a version without DNS names. Give an IP address.")
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
-        """Check the address: a mistyped one would cost the token and the name.
-
-        The address of a node that is down may be reused.
-        """
+        """Reject an address in use, before a mistyped one wastes the token and the name."""
         for node in self._view().nodes:
             is_there = node.address == address and api_port in (node.api_port, node.peer_port)
             if is_there and node.node_id != node_id and node.state == HEALTHY:

@@ -133,7 +133,7 @@ def main() -> None:
     try:
         answer = cli.main(prog_name="filestore", standalone_mode=False)
     except click.ClickException as error:
-        suggested(error).show()
+        with_suggestion(error).show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
@@ -153,7 +153,7 @@ def main() -> None:
     sys.exit(answer if isinstance(answer, int) else 0)
 
 
-def suggested(error: click.ClickException) -> click.ClickException:
+def with_suggestion(error: click.ClickException) -> click.ClickException:
     """Return the error; a "No such command" says which one may be meant."""
     found = re.fullmatch(r"No such command '(.*)'\.", error.message, re.DOTALL)
     if found is None or not isinstance(error, click.UsageError) or error.ctx is None:

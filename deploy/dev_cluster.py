@@ -345,7 +345,7 @@ def serve(directory: Path, *, base_port: int | None) -> None:
     Raises Conflict, Unavailable.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with only_one(directory):
+    with locked_directory(directory):
         click.echo(f"Starting a cluster of three coordinators and three nodes in {directory}.", err=True)
         cluster = DevelopmentCluster(directory, base_port=base_port, tell=partial(click.echo, err=True))
 
@@ -364,7 +364,7 @@ def serve(directory: Path, *, base_port: int | None) -> None:
 
 
 @contextmanager
-def only_one(directory: Path) -> Iterator[None]:
+def locked_directory(directory: Path) -> Iterator[None]:
     """Hold the lock of this directory. Raises Conflict when another process does."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -384,7 +384,7 @@ def watch(cluster: DevelopmentCluster) -> None:
         for name, child in cluster.children.items():
             if name not in reported and not child.runs:
                 reported.add(name)
-                click.echo(f"{FilestoreError.code}: {child.obituary()}", err=True)
+                click.echo(f"{FilestoreError.code}: {child.describe_end()}", err=True)
 
 
 def print_summary(cluster: DevelopmentCluster) -> None:

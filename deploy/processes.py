@@ -76,7 +76,7 @@ class Child:
         """Whether it has not ended."""
         return self.process.poll() is None
 
-    def obituary(self) -> str:
+    def describe_end(self) -> str:
         """How it ended, on one line."""
         code = self.process.returncode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
@@ -131,7 +131,7 @@ def wait_until(
     while not condition():
         for child in watched:
             if not child.runs:
-                raise Unavailable(f"{child.obituary()}: {last_line(child.log)}")
+                raise Unavailable(f"{child.describe_end()}: {last_line(child.log)}")
         if time.monotonic() > give_up_at:
             raise Unavailable(f"{what}: not within {timeout_s:g} s.")
         time.sleep(POLL_S)

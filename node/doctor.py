@@ -167,9 +167,9 @@ def _check_uploads(findings: Findings, uploads: Path) -> None:
 
 
 def _check_upload(findings: Findings, path: Path) -> None:
-    """Check an upload:
+    """Check an upload. Raises OSError.
 
-    a finished one has a sound record, another at least its durable bytes. Raises OSError.
+    A finished one has a sound record, another at least its durable bytes.
     """
     finished, offset_path, data = path / "finished", path / "offset", path / "data"
     if finished.exists():

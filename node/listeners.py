@@ -88,10 +88,9 @@ class Ports:
         return listener.port
 
     async def bind_clients(self, plain: Address | None) -> Address | None:
-        """Bind the ports for clients, which refuse connections for now; return the plain address with its
-        port.
+        """Bind the ports for clients, which refuse connections for now.
 
-        Raises OSError.
+        Return the plain address with its port. Raises OSError.
         """
         addresses = [(self._config.address, self._config.api_port), *([] if plain is None else [plain])]
         for address in addresses:
@@ -110,10 +109,9 @@ class Ports:
         self._bound.clear()
 
     async def _require_no_stranger(self, address: Address) -> None:
-        """Check on worker 0, which starts first, that no other program listens: the kernel would share the
-        port.
+        """Check on worker 0, which starts first, that no other program listens.
 
-        Raises CannotListen.
+        The kernel would share the port. Raises CannotListen.
         """
         if self._is_shared and self._services.siblings.worker == 0:
             (await bound_socket(*address)).close()

@@ -71,7 +71,7 @@ from runtime.logs import ReadLevel
 from runtime.metrics import Metrics
 from runtime.service_manager import ServiceManager, keep_informed
 from web.listener import CannotListen, loopback_listener
-from web.web_access import WebAccess, understood
+from web.web_access import WebAccess, parse_web_access
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 20.0
@@ -123,12 +123,12 @@ async def run_node(
     raise_descriptor_limit()
     keep_large_buffers()
     plain = None if http is None else loopback_listener(http)
-    understood(web)
+    parse_web_access(web)
     files = NodeFiles(data)
     await _until_disk_takes_bytes(files, manager)
     config = files.read_config()
     read_secret(files.credential_path)
-    with files.locked() as lock_fd, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
+    with files.lock_directory() as lock_fd, files.lock_for_workers(DRAIN_S + END_TIMEOUT_S) as lock:
         start = await asyncio.to_thread(begin, files.instance, config.id, lock_fd)
         siblings = Siblings(0, workers, files.run)
         try:
@@ -170,7 +170,7 @@ async def _run(
     start: Start,
     web: WebOptions,
 ) -> None:
-    access, metrics = understood(web), Metrics("node")
+    access, metrics = parse_web_access(web), Metrics("node")
     contexts = MemberContexts(files.credential(), config.identity, web=access.certificate)
     try:
         contexts.credential.require_address(config.address)
@@ -192,7 +192,7 @@ async def _run(
             node.works.start("word to the service manager", _keep_informed(manager, node.services))
 
             def reload() -> None:
-                contexts.use_what_lies_on_disk()
+                contexts.reload_all()
                 processes.set_log_level(logs.reread_level(read_level))
                 processes.reload()
 
@@ -205,7 +205,7 @@ async def _run(
                     _log.info("node ready", extra=facts)
                     manager.ready()
                 await stop.wait()
-                manager.stopping()
+                manager.notify_stopping()
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
                 await ports.drain_local()
@@ -286,13 +286,13 @@ async def open_node(
     blobs = await _opened_blobs(files, disk, siblings, metadata)
     uploads, works = UploadStore(blobs), Works(metrics.registry)
     numbers = WorkerNumbers(metrics.registry, siblings, works)
-    watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
+    watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.other_uploads)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog.of_people(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view, contexts.web)
     reach, announcement = Reach(config.id, peers, view), Announcement(config, metadata, view, start)
-    budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
+    budget = Budget(lambda: counts.client_bytes() + numbers.other_client_bytes())
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
@@ -371,7 +371,7 @@ def _set_heartbeat_sources(
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:
         watch.blocked_packs = lambda: custody.packing.blocked
-    watch.poison_elsewhere = numbers.poison_elsewhere
+    watch.poison_elsewhere = numbers.other_unusable_paths
     watch.unreachable = reach.unreachable
     watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms
 

@@ -30,7 +30,7 @@ from runtime import logs
 from runtime.lifetime import raise_descriptor_limit, wait_for_first
 from runtime.metrics import Metrics
 from web.listener import loopback_listener
-from web.web_access import understood
+from web.web_access import parse_web_access
 from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: a restarted node waits for this
@@ -58,7 +58,7 @@ class SupervisorOrders:
                 if line == DRAIN:
                     self.drain.set()
                 elif line == RELOAD:
-                    self._contexts.use_what_lies_on_disk()
+                    self._contexts.reload_all()
                 elif line.startswith(LOG_LEVEL):
                     logs.set_level(line.removeprefix(LOG_LEVEL).decode("ascii").strip())
         finally:
@@ -78,7 +78,7 @@ async def run_worker(
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
-    access, metrics = understood(web), Metrics("node")
+    access, metrics = parse_web_access(web), Metrics("node")
     # A worker that starts again keeps its uploads: a certificate pair that was damaged meanwhile is no reason
     # to end.
     contexts = MemberContexts(files.credential(), config.identity, web=access.certificate, needs_web=False)

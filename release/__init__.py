@@ -1,1 +1,1 @@
-"""What an operator installs, made from a checkout: the Debian package and the one-file command."""
+"""Build the files that an operator installs, from a checkout: the Debian package and the one-file command."""

@@ -207,7 +207,7 @@ MADE: Final = {"base/records.py": records, "base/errors.py": error_classes, "blo
 
 
 def current(name: str) -> str:
-    """What a module of the client shall be, as ruff formats it."""
+    """Return the source of a module of the client, as ruff formats it."""
     before, rest = (PACKAGE / name).read_text("utf-8").split(BEGIN)
     made = f"{before}{BEGIN}\n\n{MADE[name]()}\n\n{END}{rest.partition(END)[2]}"
     command = (

@@ -20,14 +20,24 @@ from typing import Final
 
 from release import reference
 from release.target import Target, target_of
-from release.wheels import DIST, ROOT, epoch, gather, install, install_elsewhere, output, product_version, run
+from release.wheels import (
+    DIST,
+    ROOT,
+    epoch,
+    gather,
+    install,
+    install_for_platform,
+    output,
+    product_version,
+    run,
+)
 
 HOME: Final = Path("opt/filestore")
 PYTHON: Final = Path("/usr/bin/python3")
 DOCUMENTS: Final = ("*.md", "docs/*.md", "docs/decisions/*.md", "docs/*.webp")
 HISTORY: Final = """filestore ({version}) unstable; urgency=medium
 
-  * What has changed is in CHANGELOG.md, beside this file.
+  * The changes are in CHANGELOG.md, next to this file.
 
  -- {maintainer}  {date}
 """
@@ -77,7 +87,7 @@ def make_environment(root: Path, wheels: Path, target: Target) -> None:
     version = output(str(python), "-c", "import sys; print('python%d.%d' % sys.version_info[:2])")
     library = home / "lib" / version / "site-packages"
     if target.is_other:
-        install_elsewhere(wheels, python, library, target.pip_options)
+        install_for_platform(wheels, python, library, target.pip_options)
         remove(library / "bin")  # commands, which would be next to the interpreter otherwise
     else:
         install(wheels, python)

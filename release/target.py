@@ -38,7 +38,10 @@ class Target:
 
 
 def target_of(architecture: str) -> Target:
-    """Of a name of Debian's, "" for this machine's. Raises SystemExit for one without wheels."""
+    """Return the target with Debian's name, "" for this machine's.
+
+    Raises SystemExit for one without wheels.
+    """
     own = output("dpkg", "--print-architecture")
     if architecture in ("", own):
         return Target(own)

@@ -34,15 +34,18 @@ def install(folder: Path, python: Path) -> None:
     )
 
 
-def install_elsewhere(folder: Path, python: Path, library: Path, platforms: tuple[str, ...]) -> None:
-    """The same for another platform, whose interpreter does not run here: to where that imports from."""
+def install_for_platform(folder: Path, python: Path, library: Path, platforms: tuple[str, ...]) -> None:
+    """Install for another platform, whose interpreter does not run here.
+
+    The packages go into the folder that it imports from.
+    """
     place = ("--target", str(library), "--only-binary", ":all:", *platforms)
     local = ("--no-index", "-f", str(folder), "--no-compile")
     run(*PIP, "--python", str(python), "install", *place, *local, "filestore")
 
 
 def product_version() -> str:
-    """What pyproject.toml says."""
+    """Return the content of pyproject.toml."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return str(project["version"])
 
@@ -60,10 +63,10 @@ def run(*command: str) -> None:
 
 
 def output(*command: str) -> str:
-    """What it prints. Raises CalledProcessError."""
+    """Run a command and return its output. Raises CalledProcessError."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def _environment() -> dict[str, str]:
-    """The same input gives the same bytes."""
+    """Return an environment in which the same input gives the same bytes."""
     return os.environ | {"SOURCE_DATE_EPOCH": str(epoch()), "PYTHONHASHSEED": "0"}

@@ -125,12 +125,12 @@ class Work:
             next_at_ms=self._next_at_ms,
         )
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """The step under way goes well, however it ends: what failed before does not count any more."""
         self._in_row, self._reason = 0, ""
-        self._backoff.succeeded(self.name)
+        self._backoff.note_success(self.name)
 
-    def counted_by(self, count_failure: Callable[[], None]) -> None:
+    def count_failures_with(self, count_failure: Callable[[], None]) -> None:
         """Call this for each failure from now on."""
         self._count_failure = count_failure
 
@@ -172,14 +172,14 @@ class Work:
         self._took_s = time.monotonic() - began_at_s
         self._state = "waiting" if error is None else "failing"
         if error is None:
-            self.succeeded()
+            self.note_success()
         else:
             self._failures, self._in_row = self._failures + 1, self._in_row + 1
             self._reason, self._failed_at_ms = reason_of(error)[:REASON_CHARS_MAX], now_ms()
-            self._backoff.failed(self.name, self._reason)
+            self._backoff.note_failure(self.name, self._reason)
             facts = {"work": self.name} | ({"target": self.target} if self.target else {})
             if self._level > logging.DEBUG:
-                _TROUBLES.met(self._trouble, self._reason, level=self._level, **facts)
+                _TROUBLES.note(self._trouble, self._reason, level=self._level, **facts)
             else:
                 _log.debug("%s", self._trouble, extra={"reason": self._reason, **facts})
             self._count_failure()
@@ -236,7 +236,7 @@ class Works:
     def add(self, work: Work) -> None:
         """List it from now on, and count its failures."""
         self._running.add(work)
-        work.counted_by(self._failures.labels(work.name).inc)
+        work.count_failures_with(self._failures.labels(work.name).inc)
 
     def discard(self, work: Work) -> None:
         """List it no more."""

@@ -43,9 +43,9 @@ class Backoff:
         self._rest_s_min, self._rest_s_max = rest_s_min, rest_s_max
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
-    def failed(self, key: str, reason: str) -> None:
+    def note_failure(self, key: str, reason: str) -> None:
         """Record a failure. A failure during the pause belongs to the same event and is ignored."""
-        if self.rests(key):
+        if self.is_resting(key):
             return
         record = self._records.setdefault(key, _Record())
         self._records.move_to_end(key)
@@ -55,7 +55,7 @@ class Backoff:
         record.reason, record.failed_at_s = reason, self._clock_s()
         record.rest_s = min(max(2 * record.rest_s, self._rest_s_min), self._rest_s_max)
 
-    def succeeded(self, key: str) -> None:
+    def note_success(self, key: str) -> None:
         """All is forgotten."""
         self._records.pop(key, None)
 
@@ -63,7 +63,7 @@ class Backoff:
         """Forget all failures."""
         self._records.clear()
 
-    def rests(self, key: str) -> bool:
+    def is_resting(self, key: str) -> bool:
         """Whether it has failed just now."""
         return self.left_s(key) > 0
 
@@ -79,7 +79,7 @@ class Backoff:
             return 0
         return record.failures
 
-    def failing(self) -> dict[str, tuple[int, str]]:
+    def failing_keys(self) -> dict[str, tuple[int, str]]:
         """Return the keys that have recently failed FAILING_MIN times in a row or more.
 
         Each has its number of failures and the last reason. If there was work for it, it was tried again

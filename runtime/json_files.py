@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _INDENT: Final = 2
 
 
-class _Sealed(Struct, frozen=True, forbid_unknown_fields=True):
+class _SealedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The format on disk. `crc32` covers `of` and the exact bytes of `content`, in hexadecimal."""
 
     crc32: str
@@ -36,18 +36,18 @@ def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
         raise msgspec.DecodeError(f"not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def sealed(content: Any, *, of: str = "") -> bytes:
+def encode_sealed(content: Any, *, of: str = "") -> bytes:
     """A small file, with its checksum. `of`: the member whose file it is, "" where it is the same on all."""
     encoded = msgspec.json.format(msgspec.json.encode(content), indent=_INDENT)
-    return msgspec.json.encode(_Sealed(_checksum(encoded, of), of, Raw(encoded))) + b"\n"
+    return msgspec.json.encode(_SealedFile(_checksum(encoded, of), of, Raw(encoded))) + b"\n"
 
 
-def unsealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
+def decode_sealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
     """The content of a small file.
 
     Raises msgspec.MsgspecError for a damaged one, and for one of another member.
     """
-    found = decode_foreign(raw, _Sealed)
+    found = decode_foreign(raw, _SealedFile)
     if found.crc32 != _checksum(bytes(found.content), found.of):
         raise msgspec.DecodeError("its checksum does not match")
     if found.of != of:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from runtime.json_files import unsealed
+from runtime.json_files import decode_sealed
 
 WAIT_S: Final = (
     86_400.0  # an operator needs a day to notice that all clocks are wrong; then they are believed
@@ -76,9 +76,9 @@ class KeptTime:
         elif saved.doubt is not None:
             pause_s = max(0.0, (shown_ms - saved.shown_ms) / 1000)
             self._doubt = msgspec.structs.replace(saved.doubt, since_s=saved.doubt.since_s - pause_s)
-        self.look(shown_ms, at_s)
+        self.update(shown_ms, at_s)
 
-    def look(self, shown_ms: int, at_s: float) -> int:
+    def update(self, shown_ms: int, at_s: float) -> int:
         """Return the kept time when the clocks show `shown_ms`."""
         running_s = at_s - self._steady_ahead_s
         ahead_ms = shown_ms - running_s * 1000
@@ -116,12 +116,12 @@ class KeptTime:
 
     def jump_ms(self, shown_ms: int, at_s: float) -> int:
         """Return how far the clocks are ahead of the kept time (ms); 0 if a step or a pause explains it."""
-        gap_ms = shown_ms - self.look(shown_ms, at_s)
+        gap_ms = shown_ms - self.update(shown_ms, at_s)
         return 0 if -STEP_MS <= gap_ms <= self._pause_ms + STEP_MS else gap_ms
 
-    def saved(self, shown_ms: int, at_s: float) -> SavedTime:
+    def to_saved(self, shown_ms: int, at_s: float) -> SavedTime:
         """Return what the next process of this coordinator is to know."""
-        self.look(shown_ms, at_s)
+        self.update(shown_ms, at_s)
         running_s = at_s - self._steady_ahead_s
         return SavedTime(running_s, shown_ms, self._ahead_ms, self._even_since_s, self._doubt)
 
@@ -129,7 +129,7 @@ class KeptTime:
 def read_saved(path: Path, own_id: str) -> SavedTime | None:
     """Read what was saved last; None if nothing was, or the file cannot be read: the clocks count then."""
     try:
-        return unsealed(path.read_bytes(), SavedTime, of=own_id)
+        return decode_sealed(path.read_bytes(), SavedTime, of=own_id)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:

@@ -86,7 +86,7 @@ def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[No
     """Call `react` on SIGHUP, and notify the manager, instead of ending the process. Like `stop_signal`."""
 
     def reload() -> None:
-        manager.reloading()
+        manager.notify_reloading()
         react()
         manager.ready()
 

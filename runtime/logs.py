@@ -274,7 +274,7 @@ class LastingTroubles:
         self._quiet_s = quiet_s
         self._met: dict[tuple[str, str], _Trouble] = {}
 
-    def met(self, what: str, reason: str, *, level: int = logging.ERROR, **facts: object) -> None:
+    def note(self, what: str, reason: str, *, level: int = logging.ERROR, **facts: object) -> None:
         """Record an occurrence: logged with the facts of the first one, at `level`."""
         loop, key = asyncio.get_running_loop(), (what, reason)
         known = self._met.get(key)

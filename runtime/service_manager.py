@@ -55,15 +55,15 @@ class ServiceManager:
         return min(BEAT_S, self._watchdog_s / BEATS_PER_WATCHDOG)
 
     def ready(self) -> None:
-        """The process serves; after `reloading`, it does so by what it has read."""
+        """The process serves; after `notify_reloading`, it does so by what it has read."""
         self._change("READY=1")
 
-    def reloading(self) -> None:
+    def notify_reloading(self) -> None:
         """The process reads again what may change while it runs; `ready` follows."""
         now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
         self._change("RELOADING=1", now)
 
-    def stopping(self) -> None:
+    def notify_stopping(self) -> None:
         """Report that the process accepts no more requests and stops soon."""
         self._status = "Stopping"
         self._change("STOPPING=1", f"STATUS={self._status}")

@@ -33,7 +33,7 @@ class Stop(threading.Event):
 NEVER: Final = Stop()  # for work whose caller waits in any case
 
 
-async def in_thread(work: Callable[[Stop], T]) -> T:
+async def run_in_thread(work: Callable[[Stop], T]) -> T:
     """`work` in a thread, with what is set there once the caller is cancelled."""
     stop = Stop()
     try:

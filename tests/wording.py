@@ -23,10 +23,10 @@ BOUNDS: Final = {
     "ca": 0,
     "runtime": 4,
     "web": 6,
-    "metadata": 14,
+    "metadata": 13,
     "api": 6,
-    "coordinator": 40,
-    "node": 16,
+    "coordinator": 39,
+    "node": 11,
     "deploy": 16,
     "client/filestore_client": 6,
 }

@@ -19,7 +19,7 @@ from vendoring.parts import PLACE, Package, committed_form, differences, read_pa
 TIMEOUT_S: Final = 120.0
 
 
-def fetched(package: Package, directory: Path) -> bytes:
+def fetch(package: Package, directory: Path) -> bytes:
     """The package's tarball, whose digest is the pinned one. Raises ValueError, CalledProcessError."""
     wanted = f"{package.name}@{package.version}"
     subprocess.run(
@@ -38,10 +38,10 @@ def fetched(package: Package, directory: Path) -> bytes:
 
 
 def files_of(package: Package) -> Iterator[tuple[str, bytes]]:
-    """Yield name and committed form of each used file of a package. Raises as `fetched` does, KeyError."""
+    """Yield name and committed form of each used file of a package. Raises as `fetch` does, KeyError."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        fetched(package, directory)
+        fetch(package, directory)
         (tarball,) = directory.glob("*.tgz")
         with tarfile.open(tarball) as archive:
             for part in package.files:

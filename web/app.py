@@ -17,8 +17,8 @@ from aiohttp import hdrs, web
 
 from ca import errors
 from runtime.metrics import Metrics
-from web.connection import Connections, tell_of_the_end
-from web.cors import joined
+from web.connection import Connections, announce_close
+from web.cors import join_vary
 from web.fastpath import DIRECT
 from web.json_body import decode_json
 from web.listener import PEER_UNSENT_BYTES, PLAIN_UNSENT_BYTES, Acceptor, Places, listening_socket
@@ -28,10 +28,10 @@ from web.request_body import body_batches, body_chunks
 from web.responses import (
     PREPARED,
     ClientGone,
+    bare_response,
     error_response,
     headers_of_every_answer,
     json_response,
-    lone_answer,
     request_id,
 )
 from web.web_access import WEB
@@ -134,7 +134,7 @@ async def serve_on(
         places=places or Places(peers=peer),
         on_refused=(metrics or app[METRICS]).connection_refused,
         is_ours=connections.web.proxies.trusts,
-        not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
+        not_tls=lambda: bare_response(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
         unsent_bytes=_unsent_bytes(peer=peer, tls=ssl_context is not None),
     )
     acceptor.start()
@@ -222,10 +222,10 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
     request[PREPARED] = True
-    tell_of_the_end(request, response)
+    announce_close(request, response)
     added = headers_of_every_answer(request)
     if hdrs.VARY in added and hdrs.VARY in response.headers:
-        added[hdrs.VARY] = joined(response.headers[hdrs.VARY], added[hdrs.VARY])
+        added[hdrs.VARY] = join_vary(response.headers[hdrs.VARY], added[hdrs.VARY])
     response.headers.update(added)
 
 

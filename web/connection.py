@@ -30,10 +30,10 @@ from web.responses import (
     PREPARED,
     TARGET_BYTES_MAX,
     ClientGone,
+    bare_response,
     error_of,
     error_response,
     from_malformed,
-    lone_answer,
     request_id,
 )
 from web.web_access import WebAccess, client_address, note_forwarded
@@ -95,7 +95,7 @@ class Connections(web.Server):
         self.in_progress += 1
         self.sending.add(sending)
 
-    def ended(self, sending: asyncio.Task[None]) -> None:
+    def note_end(self, sending: asyncio.Task[None]) -> None:
         """Count a direct answer no more: it has ended."""
         self.sending.discard(sending)
         self._one_less()
@@ -142,7 +142,7 @@ class Connections(web.Server):
 
         Memory for such a client counts as the client's own, as the connection carries requests of many.
         """
-        known = self.web.forwarded(request.remote or "", request.headers, is_member=self._is_peer)
+        known = self.web.original_client(request.remote or "", request.headers, is_member=self._is_peer)
         if known is not None:
             note_forwarded(request, known)
             if not self._is_peer:
@@ -210,7 +210,7 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
     return not is_new and (hdrs.TRANSFER_ENCODING in request.headers or hdrs.UPGRADE in request.headers)
 
 
-def tell_of_the_end(request: web.Request, response: web.StreamResponse) -> None:
+def announce_close(request: web.Request, response: web.StreamResponse) -> None:
     """Announce in the head of a response, which is about to be sent, that the connection closes after it.
 
     Otherwise the client keeps the connection for its next request. A chunked body without a byte so far will
@@ -381,7 +381,7 @@ class _Connection(DirectConnection):
     def direct_began(self, sending: asyncio.Task[None]) -> None:
         """Count the direct answer, so that draining waits for it."""
         self._connections.began(sending)
-        sending.add_done_callback(self._connections.ended)
+        sending.add_done_callback(self._connections.note_end)
 
     def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
         """Write one line to the log and count one answer, as for any other."""
@@ -460,7 +460,7 @@ class _Connection(DirectConnection):
         if self.transport is None or not self.is_waiting:
             return
         if self.headers_begun:
-            self.transport.write(lone_answer(errors.RequestTimeout("The headers arrived too slowly.")))
+            self.transport.write(bare_response(errors.RequestTimeout("The headers arrived too slowly.")))
         self.force_close()
 
     def _watch_taking(self, transport: asyncio.Transport) -> None:

@@ -96,7 +96,7 @@ class CorsPolicy:
         return self._members is not None and origin in self._members()
 
 
-def joined(own: str, added: str) -> str:
+def join_vary(own: str, added: str) -> str:
     """Two values of `Vary` as one."""
     named = {name.strip().lower() for name in own.split(",")}
     return own if added.lower() in named or ANY in named else f"{own}, {added}"

@@ -141,7 +141,7 @@ class DirectConnection(ServerConnection):
     def answer_directly(self, respond: Responder, data: bytes) -> bool:
         """Whether these bytes were a request that is answered, or will be."""
         transport = self.transport
-        is_idle = self.boundary.is_reached and self.takes_request()
+        is_idle = self.boundary.is_reached and self.is_ready()
         if not is_idle or transport is None or transport.is_closing():
             return False
         if transport.get_write_buffer_size():
@@ -157,7 +157,7 @@ class DirectConnection(ServerConnection):
                 transport.write(pieces[0])
             elif pieces:
                 transport.writelines(pieces)
-            self.idle_from_now()
+            self.start_idle_timer()
             spent_s = time.perf_counter() - started_s
             self.direct_ended(answer, status=answer.status, size_bytes=answer.size_bytes, duration_s=spent_s)
             return True
@@ -186,11 +186,11 @@ class DirectConnection(ServerConnection):
         if not is_whole:
             self.transport.abort()
             return
-        self.idle_from_now()
+        self.start_idle_timer()
         self.resume_transport_reading()
         self._deliver()
 
-    def idled(self) -> None:
+    def close_idle(self) -> None:
         """Close a connection that was idle for too long, but not before the client has taken its last answer.
 
         As long as the client takes some of it in every period the connection stays. A client that takes
@@ -204,4 +204,4 @@ class DirectConnection(ServerConnection):
         if unsent_bytes and unsent_bytes == earlier_bytes:
             transport.abort()
         elif unsent_bytes:
-            self.idle_longer()
+            self.restart_idle_timer()

@@ -32,7 +32,7 @@ Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Forwarded:
+class ForwardedClient:
     """The facts that a proxy reported about a request; scheme and host are "" if it did not report them."""
 
     client: str
@@ -51,33 +51,33 @@ class TrustedProxies:
         found = _parsed(address)
         return found is not None and any(found in network for network in self._networks)
 
-    def read(self, peer: str, headers: Headers) -> Forwarded | None:
+    def read(self, peer: str, headers: Headers) -> ForwardedClient | None:
         """Return the original client of a request, or None if no trusted proxy reported one."""
         if not self._networks or not self.trusts(peer):
             return None
         standard = self._standard(peer, headers.getall("Forwarded", ()))
         usual = self._usual(peer, headers)
         if standard is None or usual is None:
-            return standard or usual or Forwarded(peer, *_told(headers))
-        return usual if standard.client == usual.client else Forwarded(peer)
+            return standard or usual or ForwardedClient(peer, *_told(headers))
+        return usual if standard.client == usual.client else ForwardedClient(peer)
 
-    def _usual(self, peer: str, headers: Headers) -> Forwarded | None:
+    def _usual(self, peer: str, headers: Headers) -> ForwardedClient | None:
         fields = headers.getall("X-Forwarded-For", ())
         if not fields:
             return None
-        return Forwarded(self._client(peer, ",".join(fields).split(","))[0], *_told(headers))
+        return ForwardedClient(self._client(peer, ",".join(fields).split(","))[0], *_told(headers))
 
-    def _standard(self, peer: str, fields: Sequence[str]) -> Forwarded | None:
+    def _standard(self, peer: str, fields: Sequence[str]) -> ForwardedClient | None:
         if not fields:
             return None
         elements = _elements(",".join(fields))
         if elements is None:
-            return Forwarded(peer)
+            return ForwardedClient(peer)
         client, hops = self._client(peer, [element.get("for", "") for element in elements])
         if not hops:
-            return Forwarded(client)
+            return ForwardedClient(client)
         asked = elements[-hops]
-        return Forwarded(client, _scheme(asked.get("proto", "")), _host(asked.get("host", "")))
+        return ForwardedClient(client, _scheme(asked.get("proto", "")), _host(asked.get("host", "")))
 
     def _client(self, peer: str, named: Sequence[str]) -> tuple[str, int]:
         """The nearest address that is no trusted proxy, and how many of `named` say so, from the right.

@@ -62,14 +62,14 @@ class Places:
         self._counts: Counter[str] = Counter()
 
     @property
-    def taken(self) -> int:
+    def connection_count(self) -> int:
         """How many connections there are."""
         return len(self._holders)
 
     @property
     def left(self) -> int:
         """How many more connections there may be."""
-        return self.most - self.taken
+        return self.most - self.connection_count
 
     def take(self, network: str) -> object | None:
         """Take a place for this network (see `network_of`; "" is one of ours); None if there is none left."""
@@ -266,7 +266,7 @@ class Acceptor:
             self._log_refused_at_s = now_s + REFUSED_LOG_INTERVAL_S
             facts = {
                 "client": network,
-                "connections": self._places.taken,
+                "connections": self._places.connection_count,
                 "connections_max": self._places.most,
             }
             _log.warning("too many connections: new ones are refused", extra=facts)

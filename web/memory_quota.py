@@ -19,7 +19,7 @@ SMALL_BYTES: Final = 64 << 10  # as much as the buffers of any connection hold
 RETRY_AFTER_S: Final = 5
 
 
-class Buffered:
+class BufferedBytes:
     """The bytes that clients have, by address."""
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class Buffered:
                 "Too much memory is in use for answers to slow clients. Ask for smaller pages.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self.take_anyway(network, size_bytes)
+        self.take_unconditionally(network, size_bytes)
 
-    def take_anyway(self, network: str, size_bytes: int) -> None:
+    def take_unconditionally(self, network: str, size_bytes: int) -> None:
         """Count bytes that cannot be refused any more."""
         self._bytes[network] += size_bytes
 
@@ -60,7 +60,7 @@ class Share:
 
     __slots__ = ("_buffered", "_network", "_size_bytes")
 
-    def __init__(self, buffered: Buffered, network: str) -> None:
+    def __init__(self, buffered: BufferedBytes, network: str) -> None:
         self._buffered = buffered
         self._network = network
         self._size_bytes = 0
@@ -76,7 +76,7 @@ class Share:
         if is_refusable:
             self._buffered.take(self._network, size_bytes)
         else:
-            self._buffered.take_anyway(self._network, size_bytes)
+            self._buffered.take_unconditionally(self._network, size_bytes)
         self._size_bytes = size_bytes
 
     def takes_spare(self, size_bytes: int) -> bool:
@@ -97,4 +97,4 @@ class Share:
             self._size_bytes = 0
 
 
-BUFFERED: Final = Buffered()
+BUFFERED: Final = BufferedBytes()

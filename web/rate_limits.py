@@ -47,10 +47,10 @@ class BodyPace:
 
     @property
     def left_s(self) -> float:
-        """How long the next wait may take before `arrived` decides."""
+        """How long the next wait may take before `note_arrival` decides."""
         return max(0.0, self._window_s - self._waited_s)
 
-    def arrived(self, size_bytes: int, *, waited_s: float) -> None:
+    def note_arrival(self, size_bytes: int, *, waited_s: float) -> None:
         """Account for one wait. Raises RequestTimeout when its window ends with too few bytes."""
         self._waited_s += waited_s
         self._received_bytes += size_bytes

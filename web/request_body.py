@@ -116,7 +116,7 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
             started_s = now_s()
             with client_sends():
                 pieces = await ring.next_pieces(pace.left_s)
-            pace.arrived(sum(map(len, pieces)), waited_s=now_s() - started_s)
+            pace.note_arrival(sum(map(len, pieces)), waited_s=now_s() - started_s)
             if pieces:
                 yield pieces
     except EOFError as error:
@@ -154,7 +154,7 @@ async def _awaited_piece(request: web.Request, pace: BodyPace) -> bytes | None:
     started_s = now_s()
     with client_sends():
         piece = await _next_piece(request, pace.left_s)
-    pace.arrived(len(piece or b""), waited_s=now_s() - started_s)
+    pace.note_arrival(len(piece or b""), waited_s=now_s() - started_s)
     return piece
 
 

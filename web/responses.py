@@ -64,7 +64,7 @@ def error_response(error: FilestoreError, request: web.BaseRequest) -> web.Respo
     return response
 
 
-def lone_answer(error: FilestoreError) -> bytes:
+def bare_response(error: FilestoreError) -> bytes:
     """All of an answer, its head too, where there is no request: the connection ends with it."""
     new_id = str(uuid_utils.uuid7())
     body = msgspec.json.encode(error_body(error, new_id))
@@ -101,7 +101,7 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         error = errors.Internal("unexpected")
     if request.get(PREPARED) or error.status >= 500:
         if error.lasts:
-            _TROUBLES.met("requests are not served", error.details, request_id=request_id(request))
+            _TROUBLES.note("requests are not served", error.details, request_id=request_id(request))
         else:
             facts = {"request_id": request_id(request), "code": error.code, "details": error.details}
             _log.warning("request not served", extra=facts)

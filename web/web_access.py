@@ -15,14 +15,14 @@ from aiohttp import hdrs, web
 from ca.errors import InvalidRequest
 from ca.webcertificate import CERTIFICATE_OPTION, KEY_OPTION, WebCertificateFiles
 from web.cors import ConsoleMembers, CorsPolicy, parse_origins
-from web.forwarded import HOST, Forwarded, Headers, TrustedProxies, address_in, parse_networks
+from web.forwarded import HOST, ForwardedClient, Headers, TrustedProxies, address_in, parse_networks
 from web.web_options import WebOptions
 
 URL_OPTION: Final = "--public-url"
 PORT_MAX: Final = (1 << 16) - 1
 # Whose request it is that a member passes on. It counts on connections of members only.
 CLIENT_ADDRESS: Final = "Filestore-Client-Address"
-_FORWARDED: Final = web.RequestKey("forwarded", Forwarded)
+_FORWARDED: Final = web.RequestKey("forwarded", ForwardedClient)
 _HOST: Final = re.compile(HOST)
 _URL: Final = re.compile(rf"(https?)://({HOST})/?", re.IGNORECASE)
 _PORT: Final = re.compile(r":([0-9]+)$")
@@ -42,12 +42,12 @@ class WebAccess:
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     cors: CorsPolicy = field(default_factory=CorsPolicy)
 
-    def forwarded(self, peer: str, headers: Headers, *, is_member: bool) -> Forwarded | None:
+    def original_client(self, peer: str, headers: Headers, *, is_member: bool) -> ForwardedClient | None:
         """Determine the original client of a request, if a trusted proxy reports another than `peer`."""
         if not is_member:
             return self.proxies.read(peer, headers)
         client = address_in(headers.get(CLIENT_ADDRESS, ""))
-        return Forwarded(client) if client else None
+        return ForwardedClient(client) if client else None
 
     def with_members(self, members: Callable[[], ConsoleMembers]) -> "WebAccess":
         """Return these options, with the members' pages allowed to read responses too."""
@@ -65,7 +65,7 @@ class WebAccess:
 WEB: Final = web.AppKey("web", WebAccess)
 
 
-def understood(options: WebOptions) -> WebAccess:
+def parse_web_access(options: WebOptions) -> WebAccess:
     """Parse the options. Raises InvalidRequest, whose text names the option."""
     if bool(options.certificate) != bool(options.key):
         given, missing = CERTIFICATE_OPTION, KEY_OPTION
@@ -82,7 +82,7 @@ def understood(options: WebOptions) -> WebAccess:
     )
 
 
-def note_forwarded(request: web.BaseRequest, known: Forwarded) -> None:
+def note_forwarded(request: web.BaseRequest, known: ForwardedClient) -> None:
     """Keep whom a request is from, for who asks later."""
     request[_FORWARDED] = known
 
@@ -93,7 +93,7 @@ def client_address(request: web.BaseRequest) -> str:
     return (request.remote or "") if known is None else known.client
 
 
-def came_through_proxy(request: web.BaseRequest) -> bool:
+def is_from_proxy(request: web.BaseRequest) -> bool:
     """Whether a proxy that is trusted passed a request on."""
     return request.get(_FORWARDED) is not None
 

@@ -75,7 +75,7 @@ class LoopThread:
     def abandon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin this in the loop, unless it is closed, and do not wait: for finalizers."""
         if self._worker is not None:
-            self._worker.soon(work)
+            self._worker.schedule(work)
 
     def close(self) -> None:
         """End what runs, and the thread. Again is harmless."""
@@ -168,9 +168,9 @@ class _Worker:
     def end(self, items: AsyncIterator[object]) -> None:
         """Let an abandoned iterator clean up."""
         if (close := getattr(items, "aclose", None)) is not None:
-            self.soon(close)
+            self.schedule(close)
 
-    def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def schedule(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin this in the loop, unless it is closed."""
 
         def begin() -> None:

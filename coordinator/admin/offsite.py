@@ -38,7 +38,7 @@ from metadata.model.rules import RULES
 from metadata.rpc.connector import Connector
 from runtime.file_digests import digest_beside, sha256_of
 from runtime.json_files import decode_foreign
-from runtime.stopping import Stop, in_thread
+from runtime.stopping import Stop, run_in_thread
 from runtime.version import VERSION
 
 KEEP: Final = 30
@@ -71,7 +71,7 @@ class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentSnapshot:
     """A snapshot, its digest, and its note."""
 
     cluster: str
@@ -116,18 +116,18 @@ class Offsite:
 
         `history`: of the state in it, which has applied the entries up to `log_index`.
         """
-        sent = await in_thread(partial(self._described, snapshot, history, log_index, at))
+        sent = await run_in_thread(partial(self._described, snapshot, history, log_index, at))
         if self._config.directory:
             directory = self._files.data / self._config.directory
-            await in_thread(partial(_into_directory, directory, sent, self._config.keep))
+            await run_in_thread(partial(_into_directory, directory, sent, self._config.keep))
             return f"directory {directory}"
         async with _Bucket.connected(self._files.data, self._config) as bucket:
             await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
-    def _described(self, snapshot: Path, history: str, log_index: int, at: str, stop: Stop) -> _Sent:
+    def _described(self, snapshot: Path, history: str, log_index: int, at: str, stop: Stop) -> _SentSnapshot:
         settings = self._files.read_config()
-        sent = _Sent(settings.cluster, history, log_index, snapshot, sha256_of(snapshot, stop))
+        sent = _SentSnapshot(settings.cluster, history, log_index, snapshot, sha256_of(snapshot, stop))
         note = {
             "snapshot": sent.name,
             "sha256": sent.sha256,
@@ -163,7 +163,7 @@ def history_of(snapshot: Path) -> str:
     return str(drawn[0]) if drawn else root_digest(root_pem)[:HISTORY_DIGITS]
 
 
-def _into_directory(directory: Path, sent: _Sent, keep: int, stop: Stop) -> None:
+def _into_directory(directory: Path, sent: _SentSnapshot, keep: int, stop: Stop) -> None:
     """Write a snapshot; block until it is durable. Raises Unavailable, WorkStopped, OSError."""
     _require_place(directory)
     for name in os.listdir(directory):
@@ -213,7 +213,7 @@ def _note_beside(snapshot: Path) -> Path:
     return snapshot.with_name(f"{snapshot.name}.json")
 
 
-def _older(names: Iterable[str], sent: _Sent, keep: int) -> list[str]:
+def _older(names: Iterable[str], sent: _SentSnapshot, keep: int) -> list[str]:
     """Return the snapshots of this history that are too many: earlier ones, except for `keep` - 1."""
     before = []
     for name in names:
@@ -245,7 +245,7 @@ class _Bucket:
         ) as http:
             yield cls(http, config)
 
-    async def receive(self, sent: _Sent, *, keep: int) -> None:
+    async def receive(self, sent: _SentSnapshot, *, keep: int) -> None:
         """Store the snapshot and its other files; then remove the oldest ones."""
         await self._tried(partial(self._store, f"{sent.name}.sha256", sent.digest))
         await self._tried(partial(self._store, f"{sent.name}.json", sent.note))
@@ -284,7 +284,7 @@ class _Bucket:
         else:
             await self._call("PUT", place, data=content)
 
-    async def _remove_older(self, sent: _Sent, keep: int, url: str) -> None:
+    async def _remove_older(self, sent: _SentSnapshot, keep: int, url: str) -> None:
         """Remove files of this token's user only: other users may choose the same names."""
         own = await self._call("GET", f"{url}/api/v1/auth/whoami")
         wanted = own["user_id"], self._config.bucket_id

@@ -13,7 +13,7 @@ from coordinator.machine.execution.access import (
     User,
     level_on_bucket,
     own_or_granted,
-    received,
+    received_condition,
     require_bucket_level,
     require_user,
 )
@@ -198,7 +198,7 @@ def _names(db: sqlite3.Connection, rows: Condition, start: str, after: str) -> I
 
 def _granted(question: Question, user: User, bucket_id: str, start: str, after: str) -> set[str]:
     """Return the names directly below `start` with files that the user has a permission on."""
-    granted = received(question, user)
+    granted = received_condition(question, user)
     rows = question.db.execute(
         "SELECT DISTINCT p.path FROM"
         f" (SELECT file_sequence FROM file_permissions WHERE {granted.sql} AND bucket_id = ? LIMIT ?) g"

@@ -108,7 +108,7 @@ def newest(db: sqlite3.Connection) -> list[JobRunRecord]:
     return [_from_row(row) for row in rows]
 
 
-def running(db: sqlite3.Connection) -> list[JobRunRecord]:
+def list_running(db: sqlite3.Connection) -> list[JobRunRecord]:
     """Return the runs that have not ended, by the name of their job: at most one of each."""
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM job_runs WHERE status = 'running' ORDER BY job_name"

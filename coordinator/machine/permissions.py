@@ -13,7 +13,7 @@ from coordinator.machine.execution.access import (
     level_on_bucket,
     level_on_file,
     principal,
-    received,
+    received_condition,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question
@@ -38,7 +38,7 @@ class _Target(Struct, frozen=True):
     bucket_id: str
 
 
-class _Given(Struct, frozen=True):
+class _GrantRow(Struct, frozen=True):
     """A row of `_ON_BUCKETS` or `_ON_FILES`, without its sequence."""
 
     permission_id: str
@@ -167,14 +167,14 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
     Admins see all. Sequences are those of the log, so that buckets and files have one order.
     """
     user = require_user(question.users, query.caller)
-    found: list[tuple[int, _Given]] = []
+    found: list[tuple[int, _GrantRow]] = []
     ends: list[int] = []
     for is_shown, listing in ((_is_bucket_shown, _ON_BUCKETS), (_is_file_shown, _ON_FILES)):
         filters = () if user.is_admin else (_own(question, user, listing.table),)
         rows, next_cursor = read_page(
             question.db, replace(listing, filters=filters), cursor=query.cursor, limit=query.limit
         )
-        given = [(row[-1], _Given(*row[:-1])) for row in rows]
+        given = [(row[-1], _GrantRow(*row[:-1])) for row in rows]
         found += [each for each in given if user.is_admin or is_shown(question, user, each[1])]
         ends += [next_cursor] if next_cursor else []
     end = min(ends, default=0)  # one of the two was not examined beyond this
@@ -186,7 +186,7 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
 
 def _own(question: Question, user: User, table: str) -> Condition:
     """Build the condition for rows of `_ON_BUCKETS` or `_ON_FILES`. The default bucket has no owner."""
-    given = received(question, user)
+    given = received_condition(question, user)
     owned = "f.owner_id = ?"
     values: tuple[str | int, ...] = (user.user_id, user.user_id)
     if table == _ON_BUCKETS.table:
@@ -194,12 +194,12 @@ def _own(question: Question, user: User, table: str) -> Condition:
     return Condition(f"(granted_by = ? OR {owned} OR {given.sql})", (*values, *given.values))
 
 
-def _is_bucket_shown(question: Question, user: User, given: _Given) -> bool:
+def _is_bucket_shown(question: Question, user: User, given: _GrantRow) -> bool:
     held = level_on_bucket(question, user, owner_id=given.owner_id, bucket_id=given.bucket_id)
     return held >= Level.ADMIN or given.is_received(user, question.at_ms)
 
 
-def _is_file_shown(question: Question, user: User, given: _Given) -> bool:
+def _is_file_shown(question: Question, user: User, given: _GrantRow) -> bool:
     held = level_on_file(
         question,
         user,

@@ -4,12 +4,10 @@ No I/O here. Reports come from the log, so every member sees the same reports an
 Only three facts show which member is odd:
 
 - A member says itself that its state cannot be read.
-
 - A majority of the voters has another digest. Members that have copied their state from each other, without a
-confirmation of the copy, are one witness: they would have the same damage.
-
+  confirmation of the copy, are one witness: they would have the same damage.
 - A voter has the digest that a majority had of the same rows before, and no member knows of a later entry of
-the log that changed them. Then the state of a member with another digest has changed without an entry.
+  the log that changed them. Then the state of a member with another digest has changed without an entry.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,7 +25,7 @@ OPEN_MAX = 16  # old differences that stay remembered until the odd member is kn
 AGREED_MAX = 65_536  # slices of the last pass: enough for more than ten million files
 
 
-class DigestStanding(Enum):
+class DigestComparison(Enum):
     """The comparison of this member's digest with those of others, at one place."""
 
     AGREED = "agreed"  # a majority of witnesses has the same
@@ -64,7 +62,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Agreed:
+class _AgreedDigests:
     """The digests of a majority for the positions of one table, in the last pass and in this one."""
 
     by_position: dict[str, tuple[str, int]] = field(default_factory=dict)  # digest, log index
@@ -77,7 +75,7 @@ class DivergenceWatch:
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
         self._places: dict[int, _Place] = {}
-        self._agreed: dict[str, _Agreed] = {}
+        self._agreed: dict[str, _AgreedDigests] = {}
         self._table = ""
         self.odd: set[str] = set()  # including this member, and removed ones
         self.origins: dict[str, str] = {}  # by coordinator: the source of its state, by its last report
@@ -100,7 +98,7 @@ class DivergenceWatch:
 
     def agreed_at(self, hashed: StateHash) -> int:
         """Return where a majority had this digest of the same, unchanged rows; 0 if unknown."""
-        known = self._agreed.get(hashed.table, _Agreed()).by_position.get(hashed.position)
+        known = self._agreed.get(hashed.table, _AgreedDigests()).by_position.get(hashed.position)
         if known is None or not hashed.tracked or hashed.touched or known[0] != hashed.digest:
             return 0
         return known[1]
@@ -133,16 +131,16 @@ class DivergenceWatch:
         for place in self._places.values():
             place.reports.pop(member, None)
 
-    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestStanding:
+    def compare_own(self, log_index: int, voters: Collection[str]) -> DigestComparison:
         """Return the comparison of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.reports:
-            return DigestStanding.OPEN
+            return DigestComparison.OPEN
         own = place.reports[self._own_id].digest
         if len(_digests(place.reports, self.odd | {self._own_id}) | {own}) > 1:
-            return DigestStanding.DIFFERS
+            return DigestComparison.DIFFERS
         is_agreed = own and majority_digest(_believed(place.reports, self.odd), voters) == own
-        return DigestStanding.AGREED if is_agreed else DigestStanding.OPEN
+        return DigestComparison.AGREED if is_agreed else DigestComparison.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
         """Return whether this member has at a place the digest of a majority of witnesses.
@@ -214,7 +212,7 @@ class DivergenceWatch:
         """Note that a majority has this digest here."""
         if (hashed := place.slice) is None:
             return
-        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        agreed = self._agreed.setdefault(hashed.table, _AgreedDigests())
         if log_index >= agreed.began[0] and len(agreed.by_position) < AGREED_MAX:
             known = agreed.by_position.get(hashed.position, ("", 0))
             agreed.by_position[hashed.position] = max(known, (digest, log_index), key=lambda each: each[1])
@@ -227,7 +225,7 @@ class DivergenceWatch:
         if hashed.table == self._table:
             return
         self._table = hashed.table
-        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        agreed = self._agreed.setdefault(hashed.table, _AgreedDigests())
         agreed.began = (agreed.began[1], hashed.log_index)
         agreed.by_position = {
             position: known for position, known in agreed.by_position.items() if known[1] >= agreed.began[0]

@@ -20,7 +20,7 @@ from coordinator.member.fitness import Fitness
 from coordinator.member.lease_subscribers import LeaseSubscribers
 from coordinator.member.member import TRAILING_ENTRIES, RaftMember
 from coordinator.member.member_clocks import MemberClocks
-from coordinator.member.proposing import check_known, encoded, frees, is_ending
+from coordinator.member.proposing import check_known, encode_entry, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
 from coordinator.member.snapshot_making import Hooks, SnapshotMaker
 from coordinator.member.thread import Worker
@@ -34,7 +34,7 @@ from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store, members_of
 from metadata.protocol import commands
 from metadata.protocol.commands import AnyCommand
-from metadata.protocol.invalidation import invalidated
+from metadata.protocol.invalidation import invalidated_keys
 from metadata.rpc.websocket import end
 
 TICK_S = 0.08  # an election starts after 12 to 21 of these without a leader (coordinator/raft/config.py)
@@ -152,10 +152,9 @@ class Driver:
         return self._member.status()
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, ask `target` or the most advanced voter to take over; success is not
-        promised.
+        """Ask `target` or the most advanced voter to take over, if this member leads.
 
-        Raises NotLeader, Conflict.
+        It promises no success. Raises NotLeader, Conflict.
         """
         self._member.transfer_leader(target)
         self._rouse()
@@ -210,7 +209,7 @@ class Driver:
         if not self.has_room and not frees(command):
             raise InsufficientStorage(f"The disk of the leading coordinator {self.id} is full.")
         numbers = session, sequence, acknowledged_below
-        if not (keys := invalidated(command)):
+        if not (keys := invalidated_keys(command)):
             return await self._handed_in(command, numbers)
         block = await self.following.clear(keys)
         try:
@@ -227,7 +226,7 @@ class Driver:
         self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         at_ms = self._clocks.ending_ms() if is_ending(command) else self._clocks.now_ms()
-        self._member.propose(encoded(command, *numbers, at_ms=at_ms), done)
+        self._member.propose(encode_entry(command, *numbers, at_ms=at_ms), done)
         self._rouse()
         return done
 
@@ -242,7 +241,9 @@ class Driver:
         # The log and the state must agree on the members: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.propose_membership(members, encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done)
+        self._member.propose_membership(
+            members, encode_entry(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done
+        )
         self._rouse()
         return await done
 
@@ -436,7 +437,7 @@ class Driver:
     async def _note_applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         if is_whole_hash(entries[-1]):
             self.making.pin(await self._applying.on_state(self._store.settle))
-        self._member.applied(entries, replies)
+        self._member.note_applied(entries, replies)
         self._applied(entries, replies)
         self._rouse()
 

@@ -4,14 +4,11 @@
 made here, so both run the same code. A turn, in the order of the contract in coordinator/raft:
 
 1. `begin()`: hands waiting proposals and reads to the core; returns the Ready, None if there is no work.
-
 2. If `needs_disk(ready)`: `hand_out(ready)`, then `persist(ready)`, which writes and syncs; it blocks, and
-its errors end the process. In parallel, while it takes long: `messages_without_disk()`.
-
+   its errors end the process. In parallel, while it takes long: `messages_without_disk()`.
 3. `finish(ready)`: persisted and sent. Its committed entries are due, and `next_to_apply()` returns them.
-
-4. `apply(entries)`, blocking, then `applied(entries, replies)`: another turn may begin and end meanwhile, so
-the log syncs while the state machine works.
+4. `apply(entries)`, blocking, then `note_applied(entries, replies)`: another turn may begin and end
+   meanwhile, so the log syncs while the state machine works.
 
 All but `persist` and `apply` are called from one thread.
 """
@@ -82,7 +79,7 @@ class _Round:
     readers: list[Waiter] = field(default_factory=list)
 
 
-def configured(config: Config, store: Store) -> Config:
+def with_membership(config: Config, store: Store) -> Config:
     """Return the configuration with the membership of the applied state."""
     members = store.members()
     return replace(config, members=members.voters, learners=members.learners)
@@ -195,10 +192,7 @@ class RaftMember:
                 self._is_round_due = True
 
     def step(self, message: Message) -> None:
-        """Process a message of a peer.
-
-        An AssertionError means that an invariant is broken: the process must end.
-        """
+        """Process a message of a peer. After an AssertionError, a broken invariant, the process must end."""
         self._raft.step(message)
 
     def propose(self, data: bytes, waiter: Waiter) -> None:
@@ -390,10 +384,7 @@ class RaftMember:
         self._raft.advance(ready)
 
     def messages_without_disk(self) -> list[Message]:
-        """While `persist` takes long: return messages that need not wait for it, and serve reads.
-
-        Not while it installs a snapshot.
-        """
+        """While `persist` writes a batch, and no snapshot: return early messages, and serve reads."""
         self._start_round()
         ready = self._raft.ready_without_disk()
         self._settle_reads(ready)
@@ -433,11 +424,11 @@ class RaftMember:
         """Apply entries; return the encoded Reply to each. Blocks."""
         return self._store.apply(entries, may_sync=may_sync)
 
-    def applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+    def note_applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         """Record that the batch of the last `next_to_apply` is applied, and answer its waiters."""
         self._is_applying = False
         self.applied_index = entries[-1].index
-        self._raft.applied(self.applied_index)
+        self._raft.note_applied(self.applied_index)
         for entry, reply in zip(entries, replies, strict=True):
             waiting = self._waiting.pop(entry.index, None)
             if waiting is None or waiting[1].done():

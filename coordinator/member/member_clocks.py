@@ -19,7 +19,7 @@ from ca.secretfiles import write_durable
 from metadata.model.safety_limits import are_split, correction_ms
 from runtime.background import Work
 from runtime.clock import boot_time_s, now_ms
-from runtime.json_files import sealed
+from runtime.json_files import encode_sealed
 from runtime.kept_time import KeptTime, SavedTime
 
 MEDIAN_AGE_MAX_S: Final = 0.1  # of the median of all clocks
@@ -111,7 +111,7 @@ class MemberClocks:
             or abs(at_ms - at_s * 1000 - found.set_to_ms) > SET_MS
         ):
             lacking_ms = correction_ms(self.offsets_ms())
-            kept_ms = self._kept.look(at_ms + lacking_ms, at_s) - at_ms
+            kept_ms = self._kept.update(at_ms + lacking_ms, at_s) - at_ms
             found = self._found = _Found(at_s, at_ms - at_s * 1000, lacking_ms, kept_ms)
         return found
 
@@ -157,7 +157,7 @@ class MemberClocks:
         """Save the kept time each minute, for ever. A failing disk is reported once."""
 
         async def save() -> None:
-            content = sealed(self._kept.saved(self.shown_ms(), self._steady_s()), of=own_id)
+            content = encode_sealed(self._kept.to_saved(self.shown_ms(), self._steady_s()), of=own_id)
             await asyncio.to_thread(write_durable, path, content)
 
         trouble = f"{path.name} cannot be written"

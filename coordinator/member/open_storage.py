@@ -58,6 +58,6 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
 
 def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
     """End the installation of a snapshot during which the process died. It has no mark after a full disk."""
-    if (meta := snapshots.unfinished()) is not None:
+    if (meta := snapshots.find_unfinished()) is not None:
         log.promise(replace(log.promised, installing=(meta.index, meta.term)))
         snapshots.recover()

@@ -55,7 +55,7 @@ def is_ending(command: AnyCommand) -> bool:
     return isinstance(command, _ENDING)
 
 
-def encoded(
+def encode_entry(
     command: AnyCommand, session: int, sequence: int, acknowledged_below: int, *, at_ms: int
 ) -> bytes:
     """Return the log entry's data. Raises PayloadTooLarge."""

@@ -29,7 +29,7 @@ from coordinator.storage.stored_sums import SUMS
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.websocket import end
 from runtime.clock import now_ms
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 
 DAMAGED_MAX = 2  # damaged databases: each is as large as the state
 PAUSE_S = 0.5  # between two checks whether a snapshot is made
@@ -82,7 +82,7 @@ async def rebuild(
 def rebuilt_at_ms(path: Path) -> int:
     """Return when the state was last lost and rebuilt, 0 for never. Blocks."""
     try:
-        return unsealed(path.read_bytes(), int)
+        return decode_sealed(path.read_bytes(), int)
     except FileNotFoundError:
         return 0
     except (OSError, msgspec.MsgspecError) as error:
@@ -92,7 +92,7 @@ def rebuilt_at_ms(path: Path) -> int:
 
 def _begin_anew(files: CoordinatorFiles) -> None:
     """Delete the notes about the lost state, which are void."""
-    write_durable(files.rebuilt, sealed(now_ms()))
+    write_durable(files.rebuilt, encode_sealed(now_ms()))
     files.differences.unlink(missing_ok=True)
 
 
@@ -154,7 +154,7 @@ async def _fetch(
 
 
 async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> IncomingSnapshot:
-    return await asyncio.to_thread(snapshots.incoming, meta, source)
+    return await asyncio.to_thread(snapshots.begin_incoming, meta, source)
 
 
 async def _fetch_from(

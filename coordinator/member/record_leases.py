@@ -93,9 +93,9 @@ class CacheLeases:
         return True
 
     def block(self, keys: Keys, *, at_s: float) -> Block:
-        """Block these keys:
+        """Block these keys, which no node may cache from now on.
 
-        no node may cache them from now on. Raises Unavailable if too many commands wait.
+        Raises Unavailable if too many commands wait.
         """
         if len(self._blocks) >= BLOCKS_MAX:
             raise Unavailable("Too many changes are waiting on this coordinator.")

@@ -18,7 +18,7 @@ from metadata.protocol.calls import SnapshotCall, SnapshotChunkCall
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.websocket import end
 from runtime.background import Work
-from runtime.stopping import in_thread
+from runtime.stopping import run_in_thread
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 2.0
@@ -81,7 +81,7 @@ class Fetcher:
         Raises NotFound if the source no longer has it, InvalidRequest for wrong bytes, Unavailable without
         any.
         """
-        incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
+        incoming = await asyncio.to_thread(self._snapshots.begin_incoming, offer.meta, offer.source)
         ahead: asyncio.Task[Chunk] | None = None  # the next piece is requested while one is written
         try:
             while not incoming.is_complete:
@@ -136,7 +136,7 @@ async def verify(
     hearing = Work("word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, level=logging.DEBUG)
     heard = asyncio.create_task(hearing.run(), name="verifying is heard of")
     try:
-        await in_thread(incoming.finish)
+        await run_in_thread(incoming.finish)
     finally:
         await end(heard)
 

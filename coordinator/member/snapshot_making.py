@@ -23,7 +23,7 @@ from coordinator.storage.pinned_state import PinnedState
 from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from metadata.rpc.websocket import end
-from runtime.stopping import in_thread
+from runtime.stopping import run_in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 FETCHED_S = 60.0  # after its last part was fetched: the receiver may continue
@@ -219,5 +219,5 @@ class SnapshotMaker:
             for other in others.values():
                 self.witnesses.hash_pinned(other)
         is_asked = pinned is not None
-        made = await in_thread(partial(self._snapshots.make, pinned or self._snapshots.pin()))
+        made = await run_in_thread(partial(self._snapshots.make, pinned or self._snapshots.pin()))
         return made, is_asked

@@ -11,7 +11,7 @@ from typing import Final
 
 from coordinator.storage.state_store import Store
 from runtime.background import Pause, Work, run_all
-from runtime.stopping import in_thread
+from runtime.stopping import run_in_thread
 
 SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
 ROUND_S: Final = 10.0  # from the end of a round to the next
@@ -34,4 +34,4 @@ async def _compare_pages(store: Store) -> Pause:
 
 async def _compare_indexes(store: Store) -> None:
     for table in store.tables():
-        await in_thread(partial(store.compare_indexes, table))
+        await run_in_thread(partial(store.compare_indexes, table))

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ca.errors import Conflict, FilestoreError, Internal
 from ca.secretfiles import write_durable
-from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, ReportedDigest
+from coordinator.member.divergence import DigestComparison, Divergence, DivergenceWatch, ReportedDigest
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuilt_at_ms
 from coordinator.member.snapshot_making import TAKE_AGAIN_S
@@ -37,8 +37,8 @@ from metadata.model.records import ClusterView, HashReport, StateHash
 from metadata.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
 from metadata.rpc.client import MetadataClient
 from runtime.background import Work, run_all
-from runtime.json_files import sealed, unsealed
-from runtime.stopping import in_thread
+from runtime.json_files import decode_sealed, encode_sealed
+from runtime.stopping import run_in_thread
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest are kept
 LAST_REPORT_S = 15.0  # for the odd member to report its digest before it ends
@@ -211,9 +211,9 @@ class Digests:
         ends_at_s = time.monotonic() + VOUCH_S
         while time.monotonic() < ends_at_s:
             standing = self._watch.compare_own(log_index, self._voters())
-            if standing is DigestStanding.DIFFERS:
+            if standing is DigestComparison.DIFFERS:
                 raise Conflict(f"another coordinator has another state at index {log_index}")
-            if standing is DigestStanding.AGREED:
+            if standing is DigestComparison.AGREED:
                 return True
             if not self._awaited(log_index):
                 return False
@@ -387,7 +387,7 @@ class Digests:
     async def _hash_next(self) -> None:
         pinned = await self._to_hash.get()
         try:
-            digest = await in_thread(pinned.digest_and_close)
+            digest = await run_in_thread(pinned.digest_and_close)
         except DATABASE_ERRORS as error:
             _log.warning("the whole state cannot be hashed: %s", error)
             if (damage := damage_in(error)) is not None:
@@ -408,7 +408,7 @@ class Digests:
         saved = _SavedDifferences(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
         if saved != self._saved:
             self._saved = saved
-            await asyncio.to_thread(write_durable, self._files.differences, sealed(saved))
+            await asyncio.to_thread(write_durable, self._files.differences, encode_sealed(saved))
 
     async def _report_next(self) -> None:
         log_index, reported = await self._to_report.get()
@@ -456,7 +456,7 @@ def _read_saved(path: Path) -> _SavedDifferences:
     Unreadable ones are ignored, as they are found again.
     """
     try:
-        return unsealed(path.read_bytes(), _SavedDifferences)
+        return decode_sealed(path.read_bytes(), _SavedDifferences)
     except FileNotFoundError:
         return _SavedDifferences()
     except (OSError, msgspec.MsgspecError) as error:

@@ -26,8 +26,8 @@ only how soon something happens.
 5. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
 6. `advance(r)`: reports to the core that 2 to 4 are done. Only now does a leader count itself, and a
    candidate its own vote.
-7. Apply `r.committed` in order, and call `applied(index)`. All of these entries are on this member's disk by
-   now (from earlier batches, or from this one). The driver may handle the next Ready meanwhile.
+7. Apply `r.committed` in order, and call `note_applied(index)`. All of these entries are on this member's
+   disk by now (from earlier batches, or from this one). The driver may handle the next Ready meanwhile.
 8. If there is an `r.offer`, fetch that snapshot from its source, in any time, verify it, and call
    `restore(meta)` between two Readys, while no entry is being applied. The next Ready then holds it as
    `snapshot`. If `r.take_snapshot`, make a snapshot of the applied state and call `snapshot_taken(meta)`: a

@@ -189,10 +189,9 @@ class Raft:
         return max(1, min(to_heartbeat, state.config.election_ticks - state.election_elapsed))
 
     def tick(self, ticks: int = 1) -> bool:
-        """Count ticks of the driver's clock, `due_in_ticks` at most. Return True if heartbeats are to be
-        sent.
+        """Count ticks of the driver's clock, `due_in_ticks` at most.
 
-        One call with several is the same as several calls.
+        Return True if heartbeats are to be sent. One call with several ticks is the same as several calls.
         """
         assert 0 < ticks <= self.due_in_ticks, f"{ticks} ticks at once, {self.due_in_ticks} at most"
         state = self._state
@@ -431,7 +430,7 @@ class Raft:
         if state.is_leader:
             replication.own_log_synced(state)
 
-    def applied(self, index: int) -> None:
+    def note_applied(self, index: int) -> None:
         """Note that the state machine has applied everything up to `index`."""
         self._state.log.applied_to(index)
 

@@ -64,9 +64,9 @@ class LogView:
         index = self.applied + 1
         while index <= self.stable_last:
             entries = self._storage.entries(index, self.stable_last + 1, TAIL_READ_BYTES)
-            self.memberships.appended(entries)
+            self.memberships.note_appended(entries)
             index += len(entries)
-        self.memberships.committed(self.commit)
+        self.memberships.note_committed(self.commit)
 
     @property
     def last_index(self) -> int:
@@ -139,7 +139,7 @@ class LogView:
         assert entries[0].index == self.last_index + 1, f"entry {entries[0].index} leaves a gap"
         assert entries[0].term >= self.last_term, f"term {entries[0].term} falls back"
         self._unstable.extend(entries)
-        self.memberships.appended(entries)
+        self.memberships.note_appended(entries)
 
     def merge(self, previous_index: int, entries: Sequence[Entry]) -> None:
         """Add a leader's entries after `previous_index`, where the logs meet.
@@ -165,8 +165,8 @@ class LogView:
             self._unstable.clear()
         del self._unstable[index - self.stable_last - 1 :]
         self._unstable.extend(entries)
-        self.memberships.truncated_from(index)
-        self.memberships.appended(entries)
+        self.memberships.note_truncated(index)
+        self.memberships.note_appended(entries)
 
     def commit_to(self, index: int) -> bool:
         """Raise the commit index, which never falls. Return True if it was raised."""
@@ -174,7 +174,7 @@ class LogView:
         if index <= self.commit:
             return False
         self.commit = index
-        self.memberships.committed(index)
+        self.memberships.note_committed(index)
         return True
 
     def restore(self, meta: SnapshotMeta) -> None:
@@ -188,7 +188,7 @@ class LogView:
         self.stable_last = self.commit = self.applied = self.handed_out = meta.index
         self._applying.clear()
         self._applying_bytes = 0
-        self.memberships.restored(meta.index, meta.members)
+        self.memberships.note_restored(meta.index, meta.members)
 
     def take_snapshot(self) -> SnapshotMeta | None:
         """Return the snapshot that the next batch has to begin with, if any."""

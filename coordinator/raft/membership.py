@@ -115,15 +115,15 @@ class MembershipHistory:
 
     @property
     def may_stand(self) -> bool:
-        """Return whether this member may start an election: it is a voter, or its removal is not committed
-        yet.
+        """Return whether this member may start an election.
 
-        In the second case others may lack the entry that removes it, and only its log may be good enough to
-        win (dissertation, 4.2.2). It does not count its own vote.
+        It may if it is a voter, or if its removal is not committed yet. In the second case others may lack
+        the entry that removes it, and only its log may be good enough to win (dissertation, 4.2.2). It does
+        not count its own vote.
         """
         return any(membership.is_voter for _, membership in self._steps)
 
-    def appended(self, entries: Sequence[Entry]) -> bool:
+    def note_appended(self, entries: Sequence[Entry]) -> bool:
         """Note new entries of the log. Return True if the membership changed."""
         changed = False
         for entry in entries:
@@ -133,18 +133,18 @@ class MembershipHistory:
                 changed = True
         return changed
 
-    def truncated_from(self, index: int) -> bool:
+    def note_truncated(self, index: int) -> bool:
         """Note that entries from `index` on were truncated. Return True if the membership changed back."""
         before = len(self._steps)
         while len(self._steps) > 1 and self._steps[-1][0] >= index:
             self._steps.pop()
         return len(self._steps) != before
 
-    def committed(self, index: int) -> None:
+    def note_committed(self, index: int) -> None:
         """Forget earlier memberships, as a committed one is never undone."""
         while len(self._steps) > 1 and self._steps[1][0] <= index:
             del self._steps[0]
 
-    def restored(self, index: int, members: Members) -> None:
+    def note_restored(self, index: int, members: Members) -> None:
         """Note that a snapshot at `index` replaced the log."""
         self._steps = [(index, Membership(self._own_id, members))]

@@ -35,9 +35,9 @@ def is_well_formed_offer(message: Message) -> bool:
 
 
 def on_snapshot(state: State, message: Message) -> None:
-    """Handle a leader's offer:
+    """Handle a leader's offer of a snapshot.
 
-    acknowledge a state that we have already, otherwise let the driver fetch it.
+    Acknowledge a state that we have already, otherwise let the driver fetch it.
     """
     assert message.members is not None, "a well-formed offer names the members"
     log = state.log

@@ -24,11 +24,11 @@ class NodeBackoff(Backoff):
     def note_refusal(self, node_id: str, sha256: str, reason: str) -> None:
         """Record that it has answered, and did not do its order for this blob."""
         if self._refused.setdefault(node_id, sha256) != sha256:
-            self.failed(node_id, reason)
+            self.note_failure(node_id, reason)
 
     def note_success(self, key: str) -> None:
         """Forget its failures."""
-        super().succeeded(key)
+        super().note_success(key)
         self._refused.pop(key, None)
 
     def clear(self) -> None:
@@ -55,7 +55,7 @@ class CopyFailures:
     def forget_node(self, node_id: str) -> None:
         """Forget the failures of a node that was away and is back."""
         for known in (self._targets, self._sources, self.answers):
-            known.succeeded(node_id)
+            known.note_success(node_id)
 
     def note_begin(self, copy: Copy) -> None:
         """Note that a copy begins. Followed by `note_end`."""
@@ -69,62 +69,62 @@ class CopyFailures:
 
     def note_made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
         """Record a finished copy. `failed_sources`: None if the node does not report them."""
-        self._targets.succeeded(copy.target)
-        self._copies.succeeded(_pair(copy.sha256, copy.target))
-        self._blobs.succeeded(copy.sha256)
+        self._targets.note_success(copy.target)
+        self._copies.note_success(_pair(copy.sha256, copy.target))
+        self._blobs.note_success(copy.sha256)
         if failed_sources is not None:
             self._note_sources(copy, failed_sources)
             for source in copy.sources:
                 if source not in failed_sources:
-                    self._sources.succeeded(source)
+                    self._sources.note_success(source)
 
     def note_failed_sources(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
         """Record that the target works, but got the blob from no source."""
-        self._targets.succeeded(copy.target)
-        self._blobs.failed(copy.sha256, reason)
+        self._targets.note_success(copy.target)
+        self._blobs.note_failure(copy.sha256, reason)
         self._note_sources(copy, failed_sources)
 
     def note_failed_target(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
         """Record that a target did not answer, or has refused a blob."""
-        self._copies.failed(_pair(copy.sha256, copy.target), reason)
+        self._copies.note_failure(_pair(copy.sha256, copy.target), reason)
         if has_answered:
             self._targets.note_refusal(copy.target, copy.sha256, reason)
         else:
-            self._targets.failed(copy.target, reason)
+            self._targets.note_failure(copy.target, reason)
 
     def is_passed_over(self, copy: Copy) -> bool:
         """Return whether its target, or the blob, has failed since it was planned."""
         return (
-            self._targets.rests(copy.target)
-            or self._copies.rests(_pair(copy.sha256, copy.target))
-            or self._blobs.rests(copy.sha256)
+            self._targets.is_resting(copy.target)
+            or self._copies.is_resting(_pair(copy.sha256, copy.target))
+            or self._blobs.is_resting(copy.sha256)
         )
 
     def eligible(self, facts: Facts, sha256: str) -> Facts:
         """Return the cluster without the nodes to skip for this blob now."""
         takers = [c for c in facts.candidates if self._takes(c.node_id, sha256)]
-        return replace(facts, candidates=() if self._blobs.rests(sha256) else tuple(takers))
+        return replace(facts, candidates=() if self._blobs.is_resting(sha256) else tuple(takers))
 
     def with_sources(self, copy: Copy) -> Copy:
         """Return the copy with the sources that have not failed lately; with all of them if each has."""
         if copy.needs_all:
             return copy
-        awake = tuple(source for source in copy.sources if not self._sources.rests(source))
+        awake = tuple(source for source in copy.sources if not self._sources.is_resting(source))
         return replace(copy, sources=awake or copy.sources)
 
     def sentences(self) -> dict[str, str]:
         """Return descriptions of failing nodes for an operator, by node."""
         found = {
             node_id: f"failed {count} times in a row to send its replicas to others ({reason})"
-            for node_id, (count, reason) in self._sources.failing().items()
+            for node_id, (count, reason) in self._sources.failing_keys().items()
         }
-        for node_id, (count, reason) in self._targets.failing().items():
+        for node_id, (count, reason) in self._targets.failing_keys().items():
             found[node_id] = f"failed {count} times in a row to create its assigned replicas ({reason})"
         return found
 
     def _takes(self, node_id: str, sha256: str) -> bool:
         """Return whether a node accepts a copy now; a failing node gets one attempt at a time."""
-        if self._targets.rests(node_id) or self._copies.rests(_pair(sha256, node_id)):
+        if self._targets.is_resting(node_id) or self._copies.is_resting(_pair(sha256, node_id)):
             return False
         return not self._targets.failures(node_id) or not self._under_way[node_id]
 

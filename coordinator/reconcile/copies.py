@@ -66,10 +66,9 @@ class Copier:
         return plan(self._narrowed(facts, size_bytes, QUEUED_MAX)) or None
 
     async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
-        """Make the copies; return whether all are made. If a target fails, make those that `plan` then
-        returns.
+        """Make the copies; return whether all are made.
 
-        Raises a group of Interrupted.
+        If a target fails, make those that `plan` then returns. Raises a group of Interrupted.
         """
         for _ in range(TARGETS_TRIED_MAX):
             outcomes = await self._make_all(copies)

@@ -26,7 +26,7 @@ from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.repair import plan_repair
-from coordinator.reconcile.target_queues import Crew, work_through
+from coordinator.reconcile.target_queues import RunningWork, work_through
 from coordinator.reconcile.upload_moves import forget_left, move_uploads
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
@@ -63,7 +63,7 @@ async def drain(context: ReconcileContext, progress: StepProgress) -> None:
     Raises NotFound, and Conflict for a node that is not draining, or down.
     """
     named = progress.parameters.node_id
-    if named and named not in draining(context.facts()):
+    if named and named not in draining_nodes(context.facts()):
         why = (
             "is not draining"
             if context.node(named).state != DOWN
@@ -71,15 +71,15 @@ async def drain(context: ReconcileContext, progress: StepProgress) -> None:
         )
         raise Conflict(f"The node {named} {why}.")
     await recount(context.driver)
-    progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining(context.facts()))
+    progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining_nodes(context.facts()))
     forget_left(progress)
     async with asyncio.TaskGroup() as group:  # a node that hangs delays no other
-        for node_id in [named] if named else draining(context.facts()):
+        for node_id in [named] if named else draining_nodes(context.facts()):
             group.create_task(move_uploads(context, progress, node_id))
             group.create_task(_empty(context, progress, node_id))
 
 
-def draining(facts: Facts) -> list[str]:
+def draining_nodes(facts: Facts) -> list[str]:
     """Return the nodes to empty.
 
     A node that is down is not emptied: its replicas do not count, so repair creates others.
@@ -89,7 +89,7 @@ def draining(facts: Facts) -> list[str]:
 
 def is_due(context: ReconcileContext) -> bool:
     """Return whether a draining node holds anything. Called every few seconds, so it counts nothing."""
-    nodes = draining(context.facts())
+    nodes = draining_nodes(context.facts())
     return any(_holds(context, node_id) or upload_moves.is_due(context, node_id) for node_id in nodes)
 
 
@@ -133,7 +133,7 @@ class Rounds:
 
     async def run(
         self,
-        begin: Callable[[Crew, HeldReplica], bool],
+        begin: Callable[[RunningWork, HeldReplica], bool],
         *,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -149,10 +149,10 @@ class Rounds:
             await self._have_dropped()
 
     async def release(self, sha256: str) -> bool:
-        """Let the log mark the replica for deletion, if enough others count and exist; return whether it
-        does.
+        """Let the log mark the replica for deletion, if enough others count and exist.
 
-        Before the first of a round the node must have deleted those of the previous one.
+        Return whether it does. Before the first of a round the node must have deleted those of the previous
+        one.
         """
         async with self._turns:
             async with self._dropping:
@@ -215,7 +215,9 @@ async def _say_yes(
     """
     quiet = context.failures.answers
     asked = [
-        asyncio.create_task(_says_yes(context, node, blob)) for node in nodes if not quiet.rests(node.node_id)
+        asyncio.create_task(_says_yes(context, node, blob))
+        for node in nodes
+        if not quiet.is_resting(node.node_id)
     ]
     count = 0
     try:
@@ -232,9 +234,9 @@ async def _says_yes(context: ReconcileContext, node: NodeRecord, blob: BlobRecor
     try:
         is_there = await context.orders.holds(node, blob.sha256, blob.size_bytes)
     except OrderFailed as failure:
-        context.failures.answers.failed(node.node_id, failure.reason)
+        context.failures.answers.note_failure(node.node_id, failure.reason)
         return False
-    context.failures.answers.succeeded(node.node_id)
+    context.failures.answers.note_success(node.node_id)
     return is_there
 
 
@@ -243,10 +245,10 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
     rounds = Rounds(context, progress, node_id)
     unreleased: set[str] = set()  # that could not be released
 
-    def begin(crew: Crew, replica: HeldReplica) -> bool:
+    def begin(crew: RunningWork, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
         facts = context.facts()
-        if crew.is_at(sha256) or sha256 in unreleased or node_id not in draining(facts):
+        if crew.is_at(sha256) or sha256 in unreleased or node_id not in draining_nodes(facts):
             return True  # the drain of the last node was cancelled
 
         def plan(facts: Facts) -> list[Copy]:
@@ -254,7 +256,7 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
             return [] if blob is None else plan_release(blob, facts)
 
         async def move() -> None:
-            is_free = await copier.make(copies or [], plan) and node_id in draining(context.facts())
+            is_free = await copier.make(copies or [], plan) and node_id in draining_nodes(context.facts())
             if not (is_free and await rounds.release(sha256)) and len(unreleased) < REMEMBERED_MAX:
                 unreleased.add(sha256)  # the next run tries again
 

@@ -99,7 +99,7 @@ class StepProgress:
         """
         if why := self._doubt():
             raise Conflict(why)
-        return await applied(self._driver, command, reply_type)
+        return await apply_command(self._driver, command, reply_type)
 
     async def note(self) -> None:
         """Write the result so far to the log, if that was not done in the last NOTE_S."""
@@ -117,7 +117,7 @@ class StepProgress:
             result=msgspec.json.encode(self.result).decode(),
         )
         try:
-            await applied(self._driver, command, JobRunRecord)
+            await apply_command(self._driver, command, JobRunRecord)
         except Refused as refusal:
             raise Interrupted(refusal.details) from refusal
         self._noted_at_s = time.monotonic()
@@ -230,7 +230,7 @@ class JobRuns:
             if name not in running and self._has_work(job) and not self._is_in_doubt(job):
                 command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=name, node_id=self._own_id)
                 try:
-                    await applied(self._driver, command, JobRunRecord)
+                    await apply_command(self._driver, command, JobRunRecord)
                 except Refused as refusal:
                     _log.debug("the job %s is not started: %s", name, refusal.details)
 
@@ -315,7 +315,7 @@ class JobRuns:
         _log.info("the run %s of the job %s %s: %s", run.run_id, run.job_name, status, progress.result)
 
 
-async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
+async def apply_command(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
     """Return the reply of a command of this coordinator itself.
 
     Raises Refused, or Interrupted if the command is not committed.

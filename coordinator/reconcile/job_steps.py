@@ -18,7 +18,7 @@ from metadata.model.jobs import Expired
 from metadata.protocol.commands import Expire
 from runtime.clock import now_ms
 from runtime.file_digests import write_digest
-from runtime.stopping import NEVER, Stop, in_thread
+from runtime.stopping import NEVER, Stop, run_in_thread
 from runtime.timestamps import rfc3339
 
 EXPIRE_STEP_ROWS = 100
@@ -46,7 +46,7 @@ async def snapshot(files: CoordinatorFiles, offsite: Offsite | None, progress: S
     The result has the file, its bytes, the last log entry in it, and the place.
     """
     at_ms = now_ms()
-    path, log_index = await in_thread(partial(take_backup, files, at_ms))
+    path, log_index = await run_in_thread(partial(take_backup, files, at_ms))
     progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)
     if offsite is not None:
         history = await asyncio.to_thread(history_of, path)

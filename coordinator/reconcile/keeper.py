@@ -17,7 +17,7 @@ import uuid_utils
 
 from ca.errors import FilestoreError
 from coordinator.reconcile.context import ReconcileContext
-from coordinator.reconcile.job_runs import Interrupted, applied
+from coordinator.reconcile.job_runs import Interrupted, apply_command
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.states import NodeObserver
 from coordinator.rpc.node_client import NodeOrders, OrderFailed
@@ -70,7 +70,7 @@ class NodeKeeper:
 
     async def _mark(self, nodes: list[NodeRecord]) -> None:
         for node_id, state in self._attention.marks(nodes, down_after_s=self._down_after_s):
-            await applied(self._context.driver, MarkNode(node_id=node_id, state=state), NodeRecord)
+            await apply_command(self._context.driver, MarkNode(node_id=node_id, state=state), NodeRecord)
             _log.warning("the node %s is %s", node_id, state)
 
     async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
@@ -100,7 +100,7 @@ class NodeKeeper:
             self._asked.pop(node_id).cancel()
 
     async def _mark_healthy(self, node: NodeRecord) -> None:
-        await applied(self._context.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
+        await apply_command(self._context.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
         self._context.failures.forget_node(node.node_id)
         _log.warning("the node %s is back: its replicas count again", node.node_id)
 

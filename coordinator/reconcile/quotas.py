@@ -14,7 +14,7 @@ import uuid_utils
 
 from ca.errors import FilestoreError
 from coordinator.reconcile.context import ReconcileContext
-from coordinator.reconcile.job_runs import Interrupted, applied
+from coordinator.reconcile.job_runs import Interrupted, apply_command
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.replica_records import Collected, ReplicaCounts
@@ -63,7 +63,7 @@ class QuotaKeeper:
         if any(count > MARKED_MAX for count in self._marked().values()):
             return
         command = CollectOverQuota(rows_max=ROUND_ROWS, grace_ms=self._grace_ms)
-        done = await applied(self._context.driver, command, Collected)
+        done = await apply_command(self._context.driver, command, Collected)
         if done.blobs:
             _log.info(
                 "released content is marked for deletion early: %d blobs of %d bytes", done.blobs, done.bytes

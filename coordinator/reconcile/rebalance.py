@@ -14,7 +14,7 @@ from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.drain import Rounds
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
-from coordinator.reconcile.target_queues import Crew
+from coordinator.reconcile.target_queues import RunningWork
 from metadata.model.placement import Candidate, choose
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import HeldReplica
@@ -171,7 +171,7 @@ class _Moves:
         """Examine every replica of the node, as long as it deletes released ones."""
         await self._rounds.run(self._begin, goes_on=lambda: len(self._moved) < MOVED_MAX)
 
-    def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
+    def _begin(self, crew: RunningWork, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
         if sha256 in self._moved or (blob := self._context.blob(sha256)) is None:
             return True

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from coordinator.member.driver import Driver
-from coordinator.reconcile.job_runs import applied
+from coordinator.reconcile.job_runs import apply_command
 from metadata.model.replica_records import Recounted
 from metadata.protocol.commands import RecountReplicas
 
@@ -19,7 +19,7 @@ async def recount(driver: Driver, *, steps_max: int = sys.maxsize) -> int:
     """
     count = 0
     for _ in range(steps_max):
-        step = await applied(driver, RecountReplicas(rows_max=STEP_ROWS), Recounted)
+        step = await apply_command(driver, RecountReplicas(rows_max=STEP_ROWS), Recounted)
         count += step.replicas
         if not step.more:
             break

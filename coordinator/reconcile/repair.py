@@ -11,7 +11,7 @@ from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
-from coordinator.reconcile.target_queues import Crew, work_through
+from coordinator.reconcile.target_queues import RunningWork, work_through
 from metadata.model.placement import choose
 from metadata.model.replica_records import ReplicaCounts, ShortBlob, ShortPage
 from metadata.protocol.queries import GetReplicaCounts, ListShortBlobs
@@ -78,7 +78,7 @@ async def repair(context: ReconcileContext, progress: StepProgress) -> None:
     await recount(context.driver)
     copier = Copier(context, progress)
 
-    def begin(crew: Crew, blob: ShortBlob) -> bool:
+    def begin(crew: RunningWork, blob: ShortBlob) -> bool:
         if crew.is_at(blob.sha256):  # it lacks fewer after a copy of it was made, and is listed again
             return True
 

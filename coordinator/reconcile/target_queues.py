@@ -20,7 +20,7 @@ READ_AGAIN_FACTOR = 10.0  # times as long as the last one took
 _T = TypeVar("_T")
 
 
-class Crew:
+class RunningWork:
     """The work in progress of one run: one task for each key."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -66,7 +66,7 @@ class Crew:
         return not self._tasks
 
 
-class _LooksPast:
+class _SkipAllowance:
     """The number of items that may be skipped now."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _LooksPast:
 
 async def work_through(
     listing: Callable[[], AsyncIterator[_T]],
-    begin: Callable[[Crew, _T], bool],
+    begin: Callable[[RunningWork, _T], bool],
     *,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
@@ -94,9 +94,9 @@ async def work_through(
     `begin` returns whether work was started, or none is needed; False if it would only wait. `goes_on` is
     called before each. Raises a group with the errors.
     """
-    looks_past = _LooksPast()
+    looks_past = _SkipAllowance()
     async with asyncio.TaskGroup() as group:
-        crew = Crew(group)
+        crew = RunningWork(group)
         while goes_on():
             began_at_s, is_complete = time.monotonic(), True
             async for item in listing():
@@ -109,7 +109,9 @@ async def work_through(
                 return
 
 
-async def _begun(crew: Crew, begin: Callable[[Crew, _T], bool], item: _T, looks_past: _LooksPast) -> bool:
+async def _begun(
+    crew: RunningWork, begin: Callable[[RunningWork, _T], bool], item: _T, looks_past: _SkipAllowance
+) -> bool:
     """Begin work on an item, or skip it; return whether it was not skipped."""
     while True:
         if len(crew) < AT_ONCE_MAX:

@@ -248,7 +248,7 @@ class _Move:
         A node that did not answer recently is not asked, as it would delay each upload.
         """
         quiet = self._context.failures.answers
-        if quiet.rests(node_id):
+        if quiet.is_resting(node_id):
             return ""
         loop = asyncio.get_running_loop()
         last, moved_at_s = -1, loop.time()
@@ -256,7 +256,7 @@ class _Move:
             while loop.time() - moved_at_s < STILL_S:
                 node = self._context.node(node_id)
                 said = await self._context.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
-                quiet.succeeded(node_id)
+                quiet.note_success(node_id)
                 if said.state != "running":
                     return said.state
                 if said.moved != last:
@@ -264,7 +264,7 @@ class _Move:
                 await asyncio.sleep(ASK_AGAIN_S)
         except (OrderFailed, NotFound) as failure:
             if isinstance(failure, OrderFailed) and not failure.has_answered:
-                quiet.failed(node_id, failure.reason)
+                quiet.note_failure(node_id, failure.reason)
             facts = {"file_uuid": upload.file_uuid, "peer": node_id}
             _log.info("a node does not report the state of an upload: %s", failure, extra=facts)
         return ""

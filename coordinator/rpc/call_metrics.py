@@ -46,7 +46,7 @@ class ServedCalls:
         self._counts = functools.lru_cache(None)(self._calls.labels)
         self._times = functools.lru_cache(None)(self._durations.labels)
 
-    def answered(self, peer: Peer, call: AnyCall | None, status: str, duration_s: float) -> None:
+    def count_call(self, peer: Peer, call: AnyCall | None, status: str, duration_s: float) -> None:
         """Count one answered call of `peer`, with its status on the wire; a malformed call is None."""
         kind = MALFORMED if call is None else _tag(call)
         outcome = _FIXED.get(status, "refused")

@@ -156,10 +156,9 @@ class NodeOrders:
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
     ) -> CopyReport:
-        """Order a node to copy the acknowledged bytes of an upload from `sources`, or, without any, only
-        check.
+        """Order a node to copy the acknowledged bytes of an upload from `sources`.
 
-        `running`: ask again. Raises OrderFailed.
+        Without sources it only checks. `running`: ask again. Raises OrderFailed.
         """
         body = {
             "epoch": upload.epoch,

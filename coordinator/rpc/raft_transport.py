@@ -123,7 +123,7 @@ class Transport:
         """Keep one connection until it ends."""
         try:
             async with await self._dial(session, member) as socket:
-                work.succeeded()
+                work.note_success()
                 self._contradicted_by.discard(member.coordinator_id)
                 self._removed_by.discard(member.coordinator_id)
                 await self._pump(socket, member.coordinator_id)
@@ -152,9 +152,9 @@ class Transport:
             raise Displaced(self._contradicted_by & self._known)
 
     def _removed(self, by: str) -> None:
-        """Note that another member says this one was removed:
+        """Note that another member says this one was removed.
 
-        its state may be damaged, that of most is not.
+        Its state may be damaged, that of most is not.
         """
         if by not in self._removed_by:
             self._removed_by.add(by)

@@ -21,6 +21,6 @@ def messages_in(frames: Iterable[wire.Frame]) -> list[Message]:
     found = []
     for frame in frames:
         if not isinstance(frame, wire.RaftFrame):
-            raise wire.malformed("a frame that carries no Raft message")
+            raise wire.malformed_error("a frame that carries no Raft message")
         found.append(wire.decoded(_decoder, frame.message))
     return found

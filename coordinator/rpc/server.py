@@ -145,7 +145,7 @@ class PeerPort:
 
     async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
         """Serve calls until the connection ends; unfinished answers are then dropped."""
-        under_way = _UnderWay(outbox)
+        under_way = _RunningCalls(outbox)
         try:
             async for data in _messages(socket):
                 peer = self._peer(request, takes_expired=True)
@@ -161,7 +161,7 @@ class PeerPort:
             await under_way.end()
 
     async def _answer(
-        self, peer: Peer, frame: wire.CallFrame, under_way: "_UnderWay", *, is_current: bool
+        self, peer: Peer, frame: wire.CallFrame, under_way: "_RunningCalls", *, is_current: bool
     ) -> None:
         REQUEST_ID.set(frame.request_id)  # of this task alone
         call, value = None, b""
@@ -189,7 +189,7 @@ class PeerPort:
             _log.exception("a call of %s failed", peer.identity.uri)
             status, details = Internal.code, "A coordinator failed. See its log."
         finally:
-            self._calls.answered(peer, call, status, time.monotonic() - started_s)
+            self._calls.count_call(peer, call, status, time.monotonic() - started_s)
         details = details[: wire.DETAILS_CHARS_MAX]
         try:
             under_way.answer(wire.AnswerFrame(frame.number, status, details, value))
@@ -203,7 +203,7 @@ class PeerPort:
         A later start of it may have connected meanwhile. Older versions do not name their instance.
         """
         if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
-            await self._admit(peer.identity.id, instances.parsed(instance))
+            await self._admit(peer.identity.id, instances.parse_instance(instance))
 
     async def _accept(self, request: web.Request) -> web.WebSocketResponse:
         if self._is_closing:
@@ -249,14 +249,14 @@ class PeerPort:
             is_early = at_ms < peer.not_before_ms
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
         if (header := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
-            peer = replace(peer, instance=str(instances.parsed(header)))
+            peer = replace(peer, instance=str(instances.parse_instance(header)))
         return peer
 
     def _is_current(self, peer: Peer) -> bool:
         return any(peer.is_current(at_ms) for at_ms in self._clocks_ms())
 
 
-class _UnderWay:
+class _RunningCalls:
     """The calls of one connection that are being answered; an overdue call is answered as such."""
 
     def __init__(self, outbox: Outbox) -> None:

@@ -92,11 +92,11 @@ class PageSums:
                 self._stored.rest()
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[int, int], None]]:
-        """Enclose a checkpoint: no slice is compared meanwhile, and the written pages get new sums
-        afterwards.
+    def around_checkpoint(self) -> Iterator[Callable[[int, int], None]]:
+        """Enclose a checkpoint, so that no slice is compared meanwhile.
 
-        Yields a function to call with the checkpoint's numbers: frames in the WAL, and copied frames.
+        The written pages get new sums afterwards. Yields a function to call with the checkpoint's numbers:
+        frames in the WAL, and copied frames.
         """
         with self._lock:
             self._forget_foreign()

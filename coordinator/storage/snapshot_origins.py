@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ca.secretfiles import write_durable
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 
 UNKNOWN: Final = "?"  # no name of a coordinator
 
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 def write_origin(path: Path, origin: str) -> None:
     """Write the origin, durable on return."""
-    write_durable(path, sealed(origin))
+    write_durable(path, encode_sealed(origin))
 
 
 def read_origin(path: Path) -> str:
     """Return the origin; UNKNOWN if unreadable: the state may be a copy, and is no witness then."""
     try:
-        return unsealed(path.read_bytes(), str)
+        return decode_sealed(path.read_bytes(), str)
     except FileNotFoundError:
         return ""
     except (OSError, msgspec.MsgspecError) as error:

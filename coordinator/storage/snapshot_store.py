@@ -36,7 +36,7 @@ from coordinator.storage.state_store import Store, members_in
 from coordinator.storage.stored_sums import SUMS
 from runtime.bounds import Count
 from runtime.file_digests import digest_beside, matches_digest, sha256_of
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 from runtime.stopping import NEVER, Stop
 
 MAKING_NAME = "making"
@@ -215,7 +215,7 @@ class IncomingSnapshot:
     def _begin(self, note: _Note) -> None:
         self._path.unlink(missing_ok=True)  # first: a file without its note leaves room for this one
         _check_room(self._path.parent, note.size_bytes)
-        write_durable(self._note_path, sealed(note), mode=SECRET_MODE)
+        write_durable(self._note_path, encode_sealed(note), mode=SECRET_MODE)
         reserve_secret(self._path)
         self._note = note
 
@@ -285,7 +285,7 @@ class SnapshotStore:
             origin=origin,
         )
         path = self._directory / f"{_name(meta)}.snapshot"
-        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
+        write_durable(path.with_suffix(".json"), encode_sealed(note), mode=SECRET_MODE)
         making.replace(path)
         sync_directory(self._directory)
         self._outgoing = note
@@ -340,7 +340,7 @@ class SnapshotStore:
         self._outgoing = None
         self._remove_outgoing(but="")
 
-    def incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
+    def begin_incoming(self, meta: SnapshotMeta, source: str = "") -> IncomingSnapshot:
         """Begin or resume fetching a snapshot; remove the received parts of others."""
         for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
             for path in sorted(self._directory.glob(pattern)):
@@ -377,7 +377,7 @@ class SnapshotStore:
         self._disk.sync(self._directory)
         note_path.unlink(missing_ok=True)
 
-    def unfinished(self) -> SnapshotMeta | None:
+    def find_unfinished(self) -> SnapshotMeta | None:
         """Return the snapshot of an interrupted installation; None if there is none.
 
         An invalid file there is moved aside, and the state stays as it was before. Blocks, and reads all of
@@ -405,7 +405,7 @@ class SnapshotStore:
         return None
 
     def recover(self) -> None:
-        """Finish an interrupted installation that `unfinished` found, before the database is opened."""
+        """Finish an interrupted installation that `find_unfinished` found, before the database is opened."""
         if not self._intent_path.exists():
             return
         # Durable before the rename: otherwise the new database would use the old WAL.
@@ -480,7 +480,7 @@ def _check_room(directory: Path, size_bytes: int) -> None:
 
 def _read_note(path: Path) -> _Note | None:
     try:
-        return unsealed(path.read_bytes(), _Note)
+        return decode_sealed(path.read_bytes(), _Note)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -114,7 +114,7 @@ class StateFile:
         return self._sums
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[int, int], None]]:
+    def around_checkpoint(self) -> Iterator[Callable[[int, int], None]]:
         """Enclose a checkpoint. Raises OSError before it, if the file must not be written.
 
         Yields a function to call with the number of frames in the WAL, and of those that were copied.
@@ -122,7 +122,7 @@ class StateFile:
         if self._sums is None:
             yield _ignore
             return
-        with self._sums.writing() as told:
+        with self._sums.around_checkpoint() as told:
 
             def tell(frames: int, copied: int) -> None:
                 told(frames, copied)

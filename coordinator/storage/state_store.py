@@ -20,7 +20,7 @@ from ca.errors import InsufficientStorage, Internal
 from coordinator import machine
 from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import is_over_quota
-from coordinator.machine.execution import touched
+from coordinator.machine.execution import slice_changes
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
@@ -34,7 +34,7 @@ from metadata.protocol.queries import AnyQuery
 from runtime.bounds import COUNT_MAX
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
-# Of rows that are close together, with those that `touched` notes: thousands of pages.
+# Of rows that are close together, with those that `slice_changes` notes: thousands of pages.
 CHECKPOINT_CHANGES = 6000
 HELD_BACK_MAX = 4  # doublings of that while a reader prevents copying
 SCATTERED_WEIGHT = 4  # a row of a long command counts as this many, as it has its own page
@@ -94,7 +94,7 @@ class Store:
     def _load(self) -> None:
         prepare(self._writer)
         if self._path is not None:
-            touched.track(self._writer)
+            slice_changes.track(self._writer)
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
         self._applied, self._view_version = (int(row[0]), int(row[1])), int(row[2])
         self._rules = known_rules(self._writer)
@@ -230,7 +230,7 @@ class Store:
         if self._file is None:
             return
         try:
-            with self._file.writing() as told:
+            with self._file.around_checkpoint() as told:
                 _, frames, copied = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 told(frames, copied)
         except DATABASE_ERRORS as error:
@@ -283,7 +283,7 @@ class Store:
     def running_runs(self) -> list[JobRunRecord]:
         """Return the job runs that have not ended, by the name of their job."""
         with self._read() as db:
-            return jobs.running(db)
+            return jobs.list_running(db)
 
     def newest_runs(self) -> list[JobRunRecord]:
         """Return the newest run of each job that ever ran."""

@@ -19,7 +19,7 @@ import uvloop
 from click.core import ParameterSource
 
 from ca.errors import InvalidRequest
-from deploy.base.failures import USAGE, explained, reason_of
+from deploy.base.failures import USAGE, explain_rejection, reason_of
 from deploy.base.option_names import naming, options_named
 from deploy.base.own_files import UserPath
 from filestore_client import AsyncClient
@@ -84,7 +84,7 @@ class Connection:
                 try:
                     return await work(client)
                 except Unauthorized as error:
-                    raise explained(
+                    raise explain_rejection(
                         self.token(), f"in {self.token_file}", at_s=client.transport.time.now_s()
                     ) from error
 

@@ -96,7 +96,7 @@ def print_failures(failures: Sequence[tuple[object, Exception]]) -> int:
     return codes[0] if codes else 0
 
 
-def explained(token: str, named: str, *, at_s: float) -> Unauthorized:
+def explain_rejection(token: str, named: str, *, at_s: float) -> Unauthorized:
     """Return the refusal of a token at this time, with what can be seen of it.
 
     `named`: which token it is, behind "the token".

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from deploy.base.own_files import UserPath
-from deploy.base.ownership import handed_over
+from deploy.base.ownership import hand_over_ownership
 from runtime.timestamps import rfc3339
 from web.web_options import WebOptions
 
@@ -77,7 +77,7 @@ def data_option(whose: str) -> Callable[[Any], Any]:
     What root makes there belongs to the owner of the directory when the command has ended.
     """
     existing = UserPath(exists=True, file_okay=False, path_type=Path)
-    return click.option("--data", type=existing, required=True, callback=handed_over, help=whose)
+    return click.option("--data", type=existing, required=True, callback=hand_over_ownership, help=whose)
 
 
 def run_data_option() -> Callable[[Any], Any]:
@@ -87,13 +87,15 @@ def run_data_option() -> Callable[[Any], Any]:
     end with the exit code of wrong usage, after which no service manager tries again.
     """
     place = UserPath(file_okay=False, path_type=Path)
-    return click.option("--data", type=place, required=True, callback=handed_over, help="Its directory.")
+    return click.option(
+        "--data", type=place, required=True, callback=hand_over_ownership, help="Its directory."
+    )
 
 
 def new_data_option(whose: str) -> Callable[[Any], Any]:
     """`--data`: a directory that becomes a member's, and is made where it is missing."""
     place = UserPath(path_type=Path)
-    return click.option("--data", type=place, required=True, callback=handed_over, help=whose)
+    return click.option("--data", type=place, required=True, callback=hand_over_ownership, help=whose)
 
 
 def warn_of_argument(secret: str, cure: str) -> None:

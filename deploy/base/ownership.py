@@ -15,7 +15,7 @@ _NOT_OURS: Final = frozenset({"lost+found"})  # of a file system, whose top a da
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def handed_over(context: click.Context, _parameter: click.Parameter, directory: Path) -> Path:
+def hand_over_ownership(context: click.Context, _parameter: click.Parameter, directory: Path) -> Path:
     """For an option that names a directory: the owner of it has, in the end, what the command makes there."""
     context.call_on_close(lambda: hand_over(directory))
     return directory

@@ -47,7 +47,7 @@ def printable_json(text: str) -> str:
 
 
 class PrintableStream:
-    """A text stream that writes printable text only. `steering` is the stream below it."""
+    """A text stream that writes printable text only. `terminal_stream` returns the stream below it."""
 
     def __init__(self, steering: TextIO) -> None:
         self.steering = steering
@@ -84,6 +84,6 @@ def guard_streams() -> None:
         setattr(sys, name, PrintableStream(stream))
 
 
-def steering(stream: TextIO) -> TextIO:
+def terminal_stream(stream: TextIO) -> TextIO:
     """Return the stream for output that steers the terminal itself, and whose texts are printable."""
     return stream.steering if isinstance(stream, PrintableStream) else stream

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from deploy.base.printed import printable_name, steering
+from deploy.base.printed import printable_name, terminal_stream
 
 SetProgress = Callable[[int, int | None], None]
 
@@ -41,7 +41,7 @@ def screen(stream: TextIO) -> dict[str, Any]:
     is_terminal = stream.isatty()
     has_colours = is_terminal and not os.environ.get("NO_COLOR")
     return {
-        "file": steering(stream),
+        "file": terminal_stream(stream),
         "force_terminal": is_terminal,
         "color_system": "auto" if has_colours else None,
     }

@@ -17,7 +17,7 @@ from ca.jointoken import JoinToken
 from ca.tls import first_contact_context
 from deploy.base import contexts
 from deploy.base.connection import Connection, connection_options, read_text
-from deploy.base.failures import claims_of, explained
+from deploy.base.failures import claims_of, explain_rejection
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from deploy.base.own_files import UserPath
@@ -78,7 +78,7 @@ def login(
                 return await client.whoami()
             except Unauthorized as error:
                 named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
-                raise explained(token, named, at_s=client.transport.time.now_s()) from error
+                raise explain_rejection(token, named, at_s=client.transport.time.now_s()) from error
 
     user = uvloop.run(work())
     context = name or _host_as_name(nodes[0])

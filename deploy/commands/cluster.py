@@ -102,12 +102,12 @@ def setup(
     The first machine creates a cluster, and prints a command for each other machine, which adds it to the
     cluster. Run it again to resume after an interruption.
     """
-    from deploy.setup.machine import found_in, set_up
+    from deploy.setup.machine import find_members, set_up
     from deploy.setup.plan import MachinePlan
     from deploy.setup.steps import NewCluster
 
-    text, found = _text(join_text, join_file), found_in(data)
-    is_new = not found.name and found.begun is None
+    text, found = _text(join_text, join_file), find_members(data)
+    is_new = not found.name and found.unfinished_setup is None
     if not text and is_new and not node_only and _may_ask():
         question = "The text that the first machine printed, or Enter for a new cluster"
         text = click.prompt(question, "", hide_input=True, show_default=False)
@@ -125,7 +125,7 @@ def setup(
         node_peer_port=node_peer_port,
         node_api_port=node_api_port,
         zone=zone,
-    ).checked()
+    ).canonical()
     if address and found.address not in ("", plan.address):
         raise Conflict(
             f"--address: this machine's members have the address {found.address}. To change it, use "

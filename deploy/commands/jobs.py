@@ -63,7 +63,7 @@ def run(
         begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body=body)
         if not as_json:
             click.echo(begun["run_id"])
-        return await ended(client, begun["run_id"]) if wait else begun
+        return await wait_for_end(client, begun["run_id"]) if wait else begun
 
     found = connection.run(work)
     if as_json:
@@ -177,7 +177,7 @@ def _outcome(run: dict[str, Any]) -> str:
     return f"{run['status']} {json_text(run['result'])}"
 
 
-async def ended(client: AsyncClient, run_id: str) -> dict[str, Any]:
+async def wait_for_end(client: AsyncClient, run_id: str) -> dict[str, Any]:
     """The run, once it has ended."""
     while (found := await get_run(client, run_id))["status"] == "running":
         await asyncio.sleep(POLL_S)

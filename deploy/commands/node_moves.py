@@ -12,7 +12,7 @@ from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option
 from deploy.base.own_files import UserPath
-from deploy.base.ownership import handed_over
+from deploy.base.ownership import hand_over_ownership
 from filestore_client import AsyncClient
 
 _to = click.option(
@@ -20,7 +20,7 @@ _to = click.option(
     "target",
     type=UserPath(path_type=Path),
     required=True,
-    callback=handed_over,
+    callback=hand_over_ownership,
     help="Its new directory.",
 )
 

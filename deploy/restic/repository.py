@@ -44,7 +44,7 @@ class Repositories:
         """Return the current file with this name. Raises NotFound, FilestoreError."""
         return (await self._all_of(repository, kind, name))[0]
 
-    async def known(self, repository: str, kind: str, name: str) -> FileSummary:
+    async def find_known(self, repository: str, kind: str, name: str) -> FileSummary:
         """Return a known file with this name, which another server may have deleted in the meantime."""
         seen = self._known.get(_filename(repository, kind, name))
         return seen if seen is not None else await self.find(repository, kind, name)

@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
 from deploy.base.connection import Connection, read_text
-from deploy.base.failures import explained, line_of
+from deploy.base.failures import explain_rejection, line_of
 from deploy.base.lookup import find_bucket
 from deploy.restic.access import Handler, guard, read_passwords
 from deploy.restic.listening import ListenPlace
@@ -96,11 +96,11 @@ class GatewayState:
         file = self._connection.token_file
         try:
             token = read_text(file, "the token")
-            return line_of(explained(token, f"in {file}", at_s=self._client.transport.time.now_s()))
+            return line_of(explain_rejection(token, f"in {file}", at_s=self._client.transport.time.now_s()))
         except InvalidRequest as error:
             return line_of(error)
 
-    def went_well(self) -> None:
+    def note_success(self) -> None:
         """The cluster has answered as it should."""
         if self._told:
             self._told = ""
@@ -201,7 +201,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
             raise ClientGone("a response that has begun cannot be replaced") from error
         # The client has gone or is silent: it does not read this.
         raise web.HTTPBadRequest(text="The body is incomplete.\n") from error
-    state.went_well()
+    state.note_success()
     return response
 
 
@@ -231,7 +231,7 @@ async def _read(request: web.Request) -> web.StreamResponse:
     """GET and HEAD, with one range."""
     repositories = request.app[_STATE].repositories
     is_head = request.method == hdrs.METH_HEAD
-    file = await (repositories.find if is_head else repositories.known)(*_named(request))
+    file = await (repositories.find if is_head else repositories.find_known)(*_named(request))
     try:
         wanted = request.http_range
     except ValueError:

@@ -9,22 +9,22 @@ from ca.errors import Conflict
 from ca.setuptoken import SetupToken
 from ca.tls import read_roots
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
-from deploy.setup import begun
+from deploy.setup import unfinished
 from deploy.setup.plan import MachinePlan
 from deploy.setup.running import members_of
 from deploy.setup.steps import NewCluster, another_coordinator, first_coordinator, joining_node, own_node
-from deploy.setup.tokens import as_admin, mint_setup_token
+from deploy.setup.tokens import mint_setup_token, run_as_admin
 from filestore_client import AsyncClient
 from node.base.config import NodeConfig, NodeFiles
 
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """The members on this machine, None for missing ones. `begun` is None if no setup is unfinished."""
+    """The members on this machine, None for missing ones. `unfinished_setup` is None without one."""
 
     coordinator: CoordinatorConfig | None
     node: NodeConfig | None
-    begun: begun.Begun | None
+    unfinished_setup: unfinished.UnfinishedSetup | None
 
     @property
     def name(self) -> str:
@@ -39,14 +39,14 @@ class MachineState:
     @property
     def is_joining(self) -> bool:
         """Whether a setup by a token was broken off."""
-        return self.begun is not None and bool(self.begun.token)
+        return self.unfinished_setup is not None and bool(self.unfinished_setup.token)
 
     @property
     def is_node_only(self) -> bool:
         """Whether there is a node and no trace of a coordinator."""
-        return self.node is not None and self.coordinator is None and self.begun is None
+        return self.node is not None and self.coordinator is None and self.unfinished_setup is None
 
-    def as_planned(self, plan: MachinePlan) -> MachinePlan:
+    def adjust_plan(self, plan: MachinePlan) -> MachinePlan:
         """The plan where nothing is there; names and places of what is there do not change by a setup."""
         if (known := self.coordinator) is not None:
             own = known.own
@@ -70,13 +70,13 @@ class SetupResult:
     commands: list[str]
 
 
-def found_in(data: Path) -> MachineState:
+def find_members(data: Path) -> MachineState:
     """Find the members in a setup directory. Raises NotInitialised, NotJoined for unreadable files."""
     coordinator, node = CoordinatorFiles(data / "coordinator"), NodeFiles(data / "node")
     return MachineState(
         coordinator.read_config() if coordinator.config.exists() else None,
         node.read_config() if node.config.exists() else None,
-        begun.read_begun(coordinator),
+        unfinished.read(coordinator),
     )
 
 
@@ -98,7 +98,7 @@ def set_up(
     machines: int,
 ) -> SetupResult:
     """Make of this machine what is planned. Raises what the steps do."""
-    plan = found.as_planned(plan)
+    plan = found.adjust_plan(plan)
     if token is not None:
         require_same_cluster(plan.data, token)
     files = CoordinatorFiles(plan.coordinator_data)
@@ -120,7 +120,7 @@ def set_up(
         node=NodeFiles(plan.node_data).read_config(),
         is_first=is_first,
         lines=lines,
-        commands=members.still_to_do(),
+        commands=members.remaining_commands(),
     )
 
 
@@ -131,4 +131,4 @@ def _lines(files: CoordinatorFiles, machines: int) -> list[str]:
         authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, Any])
         return len(authority["coordinators"])
 
-    return [mint_setup_token(files).text for _ in range(machines - as_admin(files, count))]
+    return [mint_setup_token(files).text for _ in range(machines - run_as_admin(files, count))]

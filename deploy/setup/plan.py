@@ -58,7 +58,7 @@ class MachinePlan:
         """Return the directory of one of ROLES."""
         return self.data / role
 
-    def checked(self) -> "MachinePlan":
+    def canonical(self) -> "MachinePlan":
         """Return the plan in canonical form. Raises InvalidRequest naming the option."""
         ports = {
             "peer_port": self.peer_port,

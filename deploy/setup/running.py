@@ -30,10 +30,10 @@ class MemberProcesses(Protocol):
     def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
         """Until it serves. Raises Unavailable when it ends, or after READY_S."""
 
-    def own(self, role: str) -> None:
+    def give_ownership(self, role: str) -> None:
         """Give the files in its directory to the user that it runs as."""
 
-    def still_to_do(self) -> list[str]:
+    def remaining_commands(self) -> list[str]:
         """The commands that are left to the operator."""
 
     def __enter__(self) -> Self: ...
@@ -100,12 +100,12 @@ class Units:
         except Unavailable as error:
             raise Unavailable(why) from error
 
-    def own(self, role: str) -> None:
+    def give_ownership(self, role: str) -> None:
         """Give its directory to the user of the units. One that runs has what it needs, and may have much."""
         if _state(role) != "active":
-            give_to_user(self._plan.directory(role))
+            give_directory(self._plan.directory(role))
 
-    def still_to_do(self) -> list[str]:
+    def remaining_commands(self) -> list[str]:
         """Nothing: they run."""
         return []
 
@@ -140,12 +140,12 @@ class Children:
             lambda: is_ready(port, context, host=host), what=f"the {role}", timeout_s=READY_S, watched=watched
         )
 
-    def own(self, role: str) -> None:
+    def give_ownership(self, role: str) -> None:
         """Give its directory to the user of the units, where there are units that are not to be started."""
         if self._has_units:
-            give_to_user(self._plan.directory(role))
+            give_directory(self._plan.directory(role))
 
-    def still_to_do(self) -> list[str]:
+    def remaining_commands(self) -> list[str]:
         """How to run those that were run here."""
         roles = [role for role in ROLES if role in self._children]
         if self._has_units and roles:
@@ -158,7 +158,7 @@ class Children:
     def __exit__(self, *_: object) -> None:
         stop_children([self._children[role] for role in reversed(ROLES) if role in self._children])
         for role in self._children:
-            self.own(role)
+            self.give_ownership(role)
         self._logs.cleanup()
 
 
@@ -178,7 +178,7 @@ def is_held(data: Path) -> bool:
     return False
 
 
-def give_to_user(directory: Path, name: str = USER) -> None:
+def give_directory(directory: Path, name: str = USER) -> None:
     """All in a directory belongs to the user of the units, where there is one.
 
     That user may write there meanwhile: what goes is left out, and no link leads elsewhere.

@@ -14,7 +14,7 @@ from ca.setuptoken import SetupToken
 from ca.tls import client_context, read_roots
 from coordinator.admin import setup as coordinators
 from coordinator.storage.config import CoordinatorFiles
-from deploy.setup import begun
+from deploy.setup import unfinished
 from deploy.setup.plan import MachinePlan, url_at
 from deploy.setup.running import MemberProcesses
 from deploy.setup.tokens import mint_node_token
@@ -34,7 +34,7 @@ class NewCluster:
     development: bool
 
 
-class _Joined(Struct, frozen=True):
+class _JoinedCluster(Struct, frozen=True):
     """A coordinator's response to a machine that becomes another coordinator."""
 
     bundle: bytes
@@ -50,9 +50,9 @@ def first_coordinator(plan: MachinePlan, cluster: NewCluster, members: MemberPro
     Raises Conflict, InvalidRequest, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
-    unfinished = begun.read_begun(files)
+    earlier = unfinished.read(files)
     if not files.config.exists():
-        begun.begin(files, begun.Begun())
+        unfinished.begin(files, unfinished.UnfinishedSetup())
         coordinators.init_cluster(
             files.data,
             coordinator_id=plan.name,
@@ -62,9 +62,9 @@ def first_coordinator(plan: MachinePlan, cluster: NewCluster, members: MemberPro
             write_quorum=cluster.replicas // 2 + 1,
             development=cluster.development,
         )
-    elif unfinished is not None and not files.admin_token.exists():
+    elif earlier is not None and not files.admin_token.exists():
         write_secret(files.admin_token, coordinators.mint_admin_token(files.data).encode("ascii") + b"\n")
-    begun.end(files)
+    unfinished.end(files)
     _run_coordinator(files, members)
 
 
@@ -75,7 +75,7 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
     UntrustedCertificate, Unavailable.
     """
     files = CoordinatorFiles(plan.coordinator_data)
-    attempt = begun.read_begun(files)
+    attempt = unfinished.read(files)
     if files.config.exists() and attempt is None:
         _run_coordinator(files, members)
         return
@@ -84,33 +84,35 @@ def another_coordinator(plan: MachinePlan, token: SetupToken | None, members: Me
     if token is None:
         raise InvalidRequest("join: to continue, give the token of this machine: --join")
     if attempt is None or attempt.token != token.text:
-        attempt = begun.new_attempt(token.text)
+        attempt = unfinished.new_attempt(token.text)
     if files.config.exists():
-        begun.note(files, attempt)
+        unfinished.note(files, attempt)
     else:
-        begun.begin(files, attempt)
+        unfinished.begin(files, attempt)
         try:
             bundle = coordinators.bundle_in(_asked(plan, token, attempt, is_running=False), _HANDED)
         except SetupTokenNotTaken:
-            begun.end(files)  # nothing was begun: the next setup may be of another kind
+            unfinished.end(files)  # nothing was begun: the next setup may be of another kind
             raise
         _require_same(bundle, token)
         coordinators.init_with(files.data, bundle, plan.name, plan.record)
-    members.own("coordinator")
+    members.give_ownership("coordinator")
     members.start("coordinator")
     _asked(plan, token, attempt, is_running=True)
-    begun.end(files)
+    unfinished.end(files)
     _run_coordinator(files, members)
 
 
 def _run_coordinator(files: CoordinatorFiles, members: MemberProcesses) -> None:
-    members.own("coordinator")
+    members.give_ownership("coordinator")
     members.start("coordinator")
     members.wait_ready("coordinator", client_context(read_roots(files.root)))
     click.echo(f"Coordinator {files.read_config().id} is serving.")
 
 
-def _asked(plan: MachinePlan, token: SetupToken, attempt: begun.Begun, *, is_running: bool) -> bytes:
+def _asked(
+    plan: MachinePlan, token: SetupToken, attempt: unfinished.UnfinishedSetup, *, is_running: bool
+) -> bytes:
     """Return the bundle, or b"" once this machine runs. Only the coordinator in the token receives it."""
     body = {
         "id": plan.name,
@@ -128,7 +130,7 @@ def _asked(plan: MachinePlan, token: SetupToken, attempt: begun.Begun, *, is_run
             "POST",
             f"{token.url}/api/v1/cluster/join/coordinator",
             client_context(cluster.ca_cert),
-            _Joined,
+            _JoinedCluster,
             headers={
                 "Authorization": f"Bearer {token.join.bearer}",
                 "Content-Type": "application/json",
@@ -162,7 +164,7 @@ def own_node(plan: MachinePlan, members: MemberProcesses) -> None:
     if not files.config.exists():
         coordinator = CoordinatorFiles(plan.coordinator_data)
         url = url_at(plan.address, plan.api_port)
-        kept = files.data / begun.TOKEN
+        kept = files.data / unfinished.TOKEN
         if not (kept.exists() and _joined_before(plan, url, read_secret(kept).decode("ascii"))):
             make_directory(files.data)
             token = mint_node_token(coordinator, plan.name)
@@ -213,8 +215,8 @@ def _join(plan: MachinePlan, url: str, token: str, *, server_name: str = "") -> 
 
 
 def _run_node(files: NodeFiles, members: MemberProcesses) -> None:
-    begun.end_node(files)
-    members.own("node")
+    unfinished.end_node(files)
+    members.give_ownership("node")
     members.start("node")
     members.wait_ready("node", client_context(read_roots(files.root)))
     click.echo(f"Node {files.read_config().id} is serving.")

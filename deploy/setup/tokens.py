@@ -24,7 +24,7 @@ _PAUSE_S = 0.5
 T = TypeVar("T")
 
 
-def as_admin(files: CoordinatorFiles, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+def run_as_admin(files: CoordinatorFiles, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
     """Run `work` at the running coordinator of this directory, with a token of the first admin.
 
     Raises the errors of the API, AdminDisabled, Unavailable.
@@ -50,7 +50,7 @@ def as_admin(files: CoordinatorFiles, work: Callable[[AsyncClient], Coroutine[An
 def mint_setup_token(files: CoordinatorFiles, *, ttl_seconds: int = TTL_S) -> SetupToken:
     """Create a token with which one more machine can be set up.
 
-    Raises as `as_admin`, and UnsafeSecretFile.
+    Raises as `run_as_admin`, and UnsafeSecretFile.
     """
     config = files.read_config()
     token = new_setup_token(
@@ -70,14 +70,14 @@ def mint_setup_token(files: CoordinatorFiles, *, ttl_seconds: int = TTL_S) -> Se
     async def work(client: AsyncClient) -> None:
         await client.call("POST", "/api/v1/cluster/join-tokens", dict[str, Any], body=body)
 
-    as_admin(files, work)
+    run_as_admin(files, work)
     return token
 
 
 def mint_node_token(files: CoordinatorFiles, node_id: str) -> str:
-    """A join token for one node. Raises as `as_admin` does."""
+    """A join token for one node. Raises as `run_as_admin` does."""
 
     async def work(client: AsyncClient) -> str:
         return (await client.join_tokens.create(node_id=node_id)).token
 
-    return as_admin(files, work)
+    return run_as_admin(files, work)

@@ -48,10 +48,10 @@ def decode(method: int, source: Input, size_bytes_max: int) -> bytes:
     decoding = _METHODS.get(method)
     if decoding is None:
         raise EntryDamaged(f"has an entry with the unknown compression method {method}")
-    return decoding(_Bounded(source), size_bytes_max)
+    return decoding(_BoundedOutput(source), size_bytes_max)
 
 
-class _Bounded:
+class _BoundedOutput:
     """A source that ends after INPUT_BYTES_MAX."""
 
     def __init__(self, source: Input) -> None:
@@ -64,14 +64,14 @@ class _Bounded:
         return part
 
 
-def _stored(source: _Bounded, size_bytes_max: int) -> bytes:
+def _stored(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     content = bytearray()
     while len(content) <= size_bytes_max and (part := source.read(size_bytes_max + 1 - len(content))):
         content += part
     return bytes(content)
 
 
-def _inflated(source: _Bounded, size_bytes_max: int) -> bytes:
+def _inflated(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     decoder = zlib.decompressobj(-zlib.MAX_WBITS)
     content, pending = bytearray(), b""
     while not decoder.eof and len(content) <= size_bytes_max:
@@ -86,11 +86,11 @@ def _inflated(source: _Bounded, size_bytes_max: int) -> bytes:
     return bytes(content)
 
 
-def _bunzipped(source: _Bounded, size_bytes_max: int) -> bytes:
+def _bunzipped(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     return _drained(bz2.BZ2Decompressor(), source, size_bytes_max)
 
 
-def _lzma(source: _Bounded, size_bytes_max: int) -> bytes:
+def _lzma(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     """APPNOTE, section 5.8: a header of its own, then LZMA1 without one.
 
     A dictionary larger than the content is of no use, so it is not allowed to be.
@@ -115,12 +115,12 @@ def _lzma(source: _Bounded, size_bytes_max: int) -> bytes:
     return _drained(decoder, source, size_bytes_max)
 
 
-def _unxzipped(source: _Bounded, size_bytes_max: int) -> bytes:
+def _unxzipped(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES_MAX)
     return _drained(decoder, source, size_bytes_max)
 
 
-def _drained(decoder: _Decoder, source: _Bounded, size_bytes_max: int) -> bytes:
+def _drained(decoder: _Decoder, source: _BoundedOutput, size_bytes_max: int) -> bytes:
     content, pending = bytearray(), b""
     while not decoder.eof and len(content) <= size_bytes_max:
         if decoder.needs_input:
@@ -135,7 +135,7 @@ def _drained(decoder: _Decoder, source: _Bounded, size_bytes_max: int) -> bytes:
     return bytes(content)
 
 
-def _unzstd(source: _Bounded, size_bytes_max: int) -> bytes:
+def _unzstd(source: _BoundedOutput, size_bytes_max: int) -> bytes:
     decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     content = bytearray()
     try:
@@ -151,7 +151,7 @@ def _unzstd(source: _Bounded, size_bytes_max: int) -> bytes:
     return bytes(content)
 
 
-_METHODS: dict[int, Callable[[_Bounded, int], bytes]] = {
+_METHODS: dict[int, Callable[[_BoundedOutput, int], bytes]] = {
     0: _stored,
     8: _inflated,
     12: _bunzipped,

@@ -29,7 +29,7 @@ class Instance(Struct, frozen=True, array_like=True):
 
 
 @functools.lru_cache(PARSED_CACHE_SIZE)
-def parsed(text: str) -> Instance:
+def parse_instance(text: str) -> Instance:
     """The instance in a header. Raises InvalidRequest."""
     directory, _, rest = text.partition(".")
     start, _, process = rest.partition(".")
@@ -46,7 +46,7 @@ def contradiction(known: str, claimed: str) -> str:
     """
     if not known or not claimed or known == claimed:
         return ""
-    last, now = parsed(known), parsed(claimed)
+    last, now = parse_instance(known), parse_instance(claimed)
     if last.directory != now.directory:
         return "another directory with the same name and certificate is in use"
     if last.is_followed_by(now):

@@ -196,9 +196,8 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
 class HeartbeatReply(Struct, frozen=True):
     """The answer to a heartbeat.
 
-    Not where PROOF_NONE was asked for: then both are what this coordinator believes.
-
-    `at_ms` is the time of the cluster. What has ended by `kept_ms` too may be deleted.
+    If PROOF_NONE was requested, view and leader are only this coordinator's belief. `at_ms` is the time of
+    the cluster. Only records that have also ended by `kept_ms` may be deleted.
     """
 
     view_version: int

@@ -23,7 +23,7 @@ NOTHING: Final[Keys] = frozenset()
 EVERYTHING: Final[Keys] = frozenset({EVERY_KEY})
 
 
-def invalidated(command: AnyCommand) -> Keys:
+def invalidated_keys(command: AnyCommand) -> Keys:
     """The keys of all records that may be untrue once the command is applied.
 
     It is EVERYTHING for a command that is not known here.

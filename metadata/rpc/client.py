@@ -111,7 +111,7 @@ class MetadataClient:
         known, self._links = self._links, {}
         for record in coordinators:
             link = known.get(record.coordinator_id)
-            if link is None or not link.leads_to(record):
+            if link is None or not link.connects_to(record):
                 link = PeerLink(self._identity, record, self._context, instance=self._instance)
             self._links[record.coordinator_id] = link
         self._order = itertools.cycle(random.sample(list(self._links), len(self._links)))

@@ -86,7 +86,7 @@ class PeerLink:
         self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
 
-    def leads_to(self, record: CoordinatorRecord) -> bool:
+    def connects_to(self, record: CoordinatorRecord) -> bool:
         """Whether this is a connection to where that coordinator is."""
         known = self.coordinator
         return (known.address, known.peer_port) == (record.address, record.peer_port)
@@ -137,7 +137,7 @@ class PeerLink:
         async def connect() -> None:
             try:
                 async with await self._dial(http) as socket:
-                    work.succeeded()
+                    work.note_success()
                     await self._serve(socket)
                     self._trouble = _Trouble()
             except (aiohttp.ClientError, OSError, InvalidRequest) as error:

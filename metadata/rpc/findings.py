@@ -16,7 +16,7 @@ from ca.identity import Identity
 from ca.keys import UnreadableKey, key_from_pem
 from ca.secretfiles import UnsafeSecretFile, read_secret
 from ca.tls import Credential, UnusableCredential
-from metadata.rpc.roster import known_in
+from metadata.rpc.roster import read_roster
 from runtime.timestamps import rfc3339
 
 PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
@@ -96,7 +96,7 @@ def check_private_directory(findings: Findings, path: Path, *, others: int = OTH
 def check_known(findings: Findings, path: Path) -> None:
     """The list of coordinators that a process keeps for its next start; it may be missing."""
     try:
-        known_in(path)
+        read_roster(path)
     except FileNotFoundError:
         return
     except (OSError, msgspec.MsgspecError) as error:

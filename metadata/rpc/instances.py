@@ -22,8 +22,8 @@ import msgspec
 
 from ca.errors import Conflict, Internal
 from ca.secretfiles import write_durable
-from metadata.model.instance import HEADER, Instance, parsed
-from runtime.json_files import sealed, unsealed
+from metadata.model.instance import HEADER, Instance, parse_instance
+from runtime.json_files import decode_sealed, encode_sealed
 
 __all__ = [
     "HEADER",
@@ -32,7 +32,7 @@ __all__ = [
     "KnownInstances",
     "copy_of",
     "count_start",
-    "parsed",
+    "parse_instance",
 ]
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
         instance = Instance(last.directory, last.start + 1, process)
     try:
         for each in (copy_of(path), path):
-            write_durable(each, sealed(instance, of=own_id))
+            write_durable(each, encode_sealed(instance, of=own_id))
     except OSError as error:
         _log.warning("the number of starts of this directory is not known", extra={"reason": error.strerror})
         return None
@@ -84,7 +84,7 @@ def _read_copies(path: Path, own_id: str) -> tuple[Instance | None, bool]:
     is_new = True
     for each in (path, copy_of(path)):
         try:
-            found.append(unsealed(each.read_bytes(), Instance, of=own_id))
+            found.append(decode_sealed(each.read_bytes(), Instance, of=own_id))
         except FileNotFoundError:
             continue
         except (OSError, msgspec.MsgspecError) as error:
@@ -110,7 +110,7 @@ class KnownInstances:
         Blocks. A file that cannot be read is ignored: no other member is rejected because of local damage.
         """
         try:
-            self._known = unsealed(self._path.read_bytes(), dict[str, Instance], of=self._own_id)
+            self._known = decode_sealed(self._path.read_bytes(), dict[str, Instance], of=self._own_id)
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as error:
@@ -133,7 +133,7 @@ class KnownInstances:
                 )
             self._known[coordinator_id] = instance
             try:
-                content = sealed(self._known, of=self._own_id)
+                content = encode_sealed(self._known, of=self._own_id)
                 await asyncio.to_thread(write_durable, self._path, content)
             except OSError as error:
                 _log.warning(

@@ -16,7 +16,7 @@ import msgspec
 
 from ca.secretfiles import write_durable
 from metadata.model.records import CoordinatorRecord
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 from runtime.lifetime import end_tasks
 
 _log = logging.getLogger(__name__)
@@ -61,15 +61,15 @@ def _where(record: CoordinatorRecord) -> tuple[str, int]:
     return record.address, record.peer_port
 
 
-def known_in(path: Path) -> list[CoordinatorRecord]:
+def read_roster(path: Path) -> list[CoordinatorRecord]:
     """The list that `write_known` left. Raises OSError, msgspec.MsgspecError."""
-    return unsealed(path.read_bytes(), list[CoordinatorRecord])
+    return decode_sealed(path.read_bytes(), list[CoordinatorRecord])
 
 
 def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[CoordinatorRecord]:
     """The list that `write_known` left; `otherwise` when there is none or it cannot be read."""
     try:
-        known = known_in(path)
+        known = read_roster(path)
     except FileNotFoundError:
         return list(otherwise)
     except (OSError, msgspec.MsgspecError) as error:
@@ -80,4 +80,4 @@ def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[Coord
 
 def write_known(path: Path, coordinators: Sequence[CoordinatorRecord]) -> None:
     """Keep the list for the next start. Blocks. Raises OSError."""
-    write_durable(path, sealed(coordinators))
+    write_durable(path, encode_sealed(coordinators))

@@ -68,7 +68,7 @@ class MemberContexts:
         self._client = client
         self._own_names = self._names_of_leaf()
 
-    def use_what_lies_on_disk(self) -> None:
+    def reload_all(self) -> None:
         """Use both certificates as they are on disk now; one that cannot be used changes nothing but the log.
 
         The two have nothing to do with each other: each is used, or refused, for itself.

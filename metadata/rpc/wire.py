@@ -124,9 +124,9 @@ def decoded(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes | msgspec.Raw) -
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is no UTF-8
-        raise malformed(error) from error
+        raise malformed_error(error) from error
 
 
-def malformed(why: object) -> InvalidRequest:
+def malformed_error(why: object) -> InvalidRequest:
     """Return the error for a message that does not decode."""
     return InvalidRequest(f"{MALFORMED}: {why}")

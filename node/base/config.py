@@ -73,9 +73,9 @@ class NodeFiles:
         self.instance = data / "instance.json"
 
     def trouble(self) -> str:
-        """Return why the disk cannot be written now:
+        """Return why the disk cannot be written now; "" if it can.
 
-        it fails, or is read-only; "" otherwise, also if it is full.
+        The reason is that it fails, or is read-only. A full disk has no trouble here.
         """
         probe = self.data / PROBE
         try:
@@ -91,7 +91,7 @@ class NodeFiles:
         return ""
 
     @contextmanager
-    def locked(self) -> Iterator[int]:
+    def lock_directory(self) -> Iterator[int]:
         """Keep the directory for this process alone; the kernel ends that with the process.
 
         Yields the descriptor of the locked file. Raises DataInUse.
@@ -106,11 +106,11 @@ class NodeFiles:
             os.close(descriptor)
 
     @contextmanager
-    def workers_locked(self, timeout_s: float) -> Iterator[int]:
-        """Yield a descriptor for the workers to inherit: they hold the directory until the last one has
-        ended.
+    def lock_for_workers(self, timeout_s: float) -> Iterator[int]:
+        """Yield a descriptor for the workers to inherit, which keeps the directory locked.
 
-        Waits for the workers of a process that was killed. Blocks; raises DataInUse after `timeout_s`.
+        The lock lasts until the last worker has ended. Waits for the workers of a process that was killed.
+        Blocks; raises DataInUse after `timeout_s`.
         """
         ends_at_s, is_logged = time.monotonic() + timeout_s, False
         descriptor = os.open(self.workers_lock, _LOCK_FLAGS, 0o600)

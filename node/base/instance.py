@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from metadata.rpc.instances import count_start, parsed
+from metadata.rpc.instances import count_start, parse_instance
 from runtime.json_files import decode_foreign
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -33,9 +33,9 @@ class Start:
     instance: str = ""
     ended: tuple[str, ...] = ()
 
-    def succeeds(self, speaker: str) -> str:
+    def ended_predecessor(self, speaker: str) -> str:
         """Return the process of the instance `speaker` in the log if that has ended, otherwise ""."""
-        process = parsed(speaker).process if speaker else ""
+        process = parse_instance(speaker).process if speaker else ""
         return process if process in self.ended else ""
 
 

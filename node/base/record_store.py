@@ -2,11 +2,12 @@
 
 coordinator/member/record_leases.py explains how cached records stay valid. The node's part of it is:
 
-- Cached records are used only within the lease, which counts from the time when its call was sent. - A record
-is dropped before its block is acknowledged, and not cached again while it is blocked. - A record is cached
-only if its read began within this lease and none of its keys was blocked since. An earlier read may have
-found the state before the command that caused the block. - The end of the lease, and another term, drop
-everything, reads in progress included: this process may have missed blocks that began and ended in between.
+- Cached records are used only within the lease, which counts from the time when its call was sent.
+- A record is dropped before its block is acknowledged, and not cached again while it is blocked.
+- A record is cached only if its read began within this lease and none of its keys was blocked since. An
+  earlier read may have found the state before the command that caused the block.
+- The end of the lease, and another term, drop everything, reads in progress included: this process may have
+  missed blocks that began and ended in between.
 """
 
 from collections import OrderedDict
@@ -21,7 +22,7 @@ READS_MAX = 1024  # in progress, whose results may be cached
 _Id = tuple[str, int, str]  # user, generation, file
 
 
-class Reading:
+class PendingRead:
     """A read in progress whose result may be cached. `blocked`: every key that was blocked since it began."""
 
     __slots__ = ("blocked",)
@@ -41,7 +42,7 @@ class CachedRecords:
         self._blocked: frozenset[str] = frozenset()
         self._records: OrderedDict[_Id, tuple[ContentRecord, tuple[str, ...]]] = OrderedDict()
         self._by_key: dict[str, set[_Id]] = {}
-        self._readings: set[Reading] = set()
+        self._readings: set[PendingRead] = set()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -72,19 +73,19 @@ class CachedRecords:
         self._records.move_to_end((caller.subject, caller.generation, file_uuid))
         return known[0]
 
-    def begin(self, *, now_s: float) -> Reading | None:
+    def begin(self, *, now_s: float) -> PendingRead | None:
         """Begin a read whose result may be cached; return None if it may not. `end` it in any case."""
         if not self.is_leased(now_s=now_s) or len(self._readings) >= READS_MAX or EVERY_KEY in self._blocked:
             return None
-        reading = Reading(self._blocked)
+        reading = PendingRead(self._blocked)
         self._readings.add(reading)
         return reading
 
-    def end(self, reading: Reading) -> None:
+    def end(self, reading: PendingRead) -> None:
         """End a read."""
         self._readings.discard(reading)
 
-    def keep(self, reading: Reading, caller: Caller, record: ContentRecord, *, now_s: float) -> bool:
+    def keep(self, reading: PendingRead, caller: Caller, record: ContentRecord, *, now_s: float) -> bool:
         """Cache the result of a read, if that is allowed; return whether it is."""
         keys = keys_of(caller, record.file)
         is_free = reading in self._readings and reading.blocked.isdisjoint(keys)

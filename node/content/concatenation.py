@@ -26,7 +26,7 @@ from metadata.model.records import Caller, UploadPart, UploadRecord
 from metadata.protocol.queries import GetParts
 from node.content import handlers, tus
 from node.content.incoming import IncomingBytes
-from node.content.receiving import complete, ended, receive
+from node.content.receiving import complete, completed_record, receive
 from node.content.upload_session import UploadRequest, UploadSession, run_at_holder, upload_session
 from node.peer.client import PeerFailed
 from node.uploads.forwarding import pass_on
@@ -91,7 +91,7 @@ async def concatenate(request: web.Request, caller: Caller, record: UploadRecord
 async def _joined(asked: UploadRequest) -> web.StreamResponse:
     work = partial(_concatenated, asked)
     found = await asked.services.concatenations.join(asked.record.file_uuid, work)
-    return tus.concatenated(asked.request, asked.services, found)
+    return tus.final_response(asked.request, asked.services, found)
 
 
 async def _concatenated(asked: UploadRequest) -> UploadRecord:
@@ -100,7 +100,7 @@ async def _concatenated(asked: UploadRequest) -> UploadRecord:
     assert task is not None
     async with upload_session(asked, connection=(lambda: True, task.cancel)) as session:
         if session.has_ended:
-            return ended(session.record)
+            return completed_record(session.record)
         await session.begin()
         await gather(session)
         return await complete(session)

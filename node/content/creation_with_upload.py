@@ -39,7 +39,7 @@ from metadata.protocol.queries import GetUpload
 from node.content import tus
 from node.content.handlers import write_alone
 from node.content.incoming import COMPLETION, IncomingBytes
-from node.content.receiving import ended, small_body, write_incoming
+from node.content.receiving import completed_record, small_body, write_incoming
 from node.content.upload_session import UploadRequest, UploadSession
 from node.uploads.completion import SMALL_CONTENT_BYTES, store_small
 from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
@@ -202,7 +202,7 @@ class PendingCreation:
         record, incoming = session.record, self.incoming
         try:
             if session.has_ended and not incoming.is_whole:
-                return await self.creation.answer(ended(record))
+                return await self.creation.answer(completed_record(record))
             if record.offset_bytes and not incoming.is_whole:
                 incoming = replace(COMPLETION, whole_sha256=incoming.whole_sha256)
             return await self.creation.answer(await write_incoming(session, incoming))
@@ -225,7 +225,7 @@ class PendingCreation:
                 raise await refusal_of(holder, answer)
             offset = incoming.length_bytes if is_put else int(answer.headers["Upload-Offset"])
         if offset == upload.size_bytes and not self.creation.is_partial:
-            return await self.creation.answer(ended(upload))
+            return await self.creation.answer(completed_record(upload))
         return await self.creation.answer(structs.replace(upload, offset_bytes=offset))
 
     async def answer_offset(self, error: FilestoreError) -> web.StreamResponse:

@@ -79,7 +79,7 @@ async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, S
                 services.node_id, services.blobs, services.peers, services.disk, services.metrics
             )
             blob = FinishedBlob(sha256, record.size_bytes)
-            parties = await salvager.parties(blob, sources)
+            parties = await salvager.group_sources(blob, sources)
     except (FilestoreError, TimeoutError) as failure:
         _log.warning(
             "cannot find out which copies are damaged", extra={"sha256": sha256, "reason": str(failure)}

@@ -43,7 +43,7 @@ _CLOSING_LINES: Final = b"%bDate: %b\r\nServer: Filestore\r\nX-Request-Id: "
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-class _Described(Struct, frozen=True):
+class _ResponseParts(Struct, frozen=True):
     """The common parts of all responses with a content. `whole` is the head of a 200, up to its date."""
 
     content: ContentRecord
@@ -63,7 +63,7 @@ class HotPath:
         self._common = lines_of(services.api.access.cors.headers("GET", {}))
         self._kept = kept
         self._sent_bytes = services.metrics.download_bytes.labels("local")
-        self._described: dict[str, _Described] = {}
+        self._described: dict[str, _ResponseParts] = {}
         self._dated = (0, b"")  # the closing header lines, cached for a second
 
     def answer(self, data: bytes, transport: asyncio.Transport) -> DirectAnswer | None:
@@ -184,9 +184,9 @@ class HotPath:
             raise
 
 
-def _describe(content: ContentRecord) -> _Described:
+def _describe(content: ContentRecord) -> _ResponseParts:
     """The lines that belong to the content, and to every private answer."""
     file = content.file
     facts = describe(file.blob_sha256, file.filename, content.available_at_ms)
     lines = lines_of({**facts, **PRIVATE_POLICY, "Content-Type": file.content_type})
-    return _Described(content, lines, _WHOLE % (lines, file.size_bytes), _PATH + file.file_uuid)
+    return _ResponseParts(content, lines, _WHOLE % (lines, file.size_bytes), _PATH + file.file_uuid)

@@ -62,7 +62,7 @@ async def write_incoming(session: UploadSession, incoming: IncomingBytes) -> Upl
     if _is_short(session, incoming):
         await session.begin(opens=False)
         content = await _write_short(session, incoming)
-        return ended(session.record, content)
+        return completed_record(session.record, content)
     await session.begin()
     if incoming.start is None:
         if incoming.size_bytes is not None and session.file.offset <= incoming.size_bytes:
@@ -83,10 +83,10 @@ async def complete(session: UploadSession, sha256: str = "", *, patch_offset: in
     Raises what `complete_upload` raises.
     """
     content = await complete_upload(session.holder, sha256, patch_offset=patch_offset)
-    return ended(session.record, content)
+    return completed_record(session.record, content)
 
 
-def ended(record: UploadRecord, content: ContentRecord | None = None) -> UploadRecord:
+def completed_record(record: UploadRecord, content: ContentRecord | None = None) -> UploadRecord:
     """Return the record of an upload that this request completed: it was read before, and never expires.
 
     `content`: the file, if this node completed it.
@@ -121,7 +121,7 @@ async def _write_short(session: UploadSession, incoming: IncomingBytes) -> Conte
     if session.record.size_bytes is None:
         await (holder.declare if incoming.size_bytes is not None else holder.reserve)(length_bytes)
     try:
-        with session.receiving():
+        with session.expect_client():
             session.has_read = True
             content = await small_body(
                 session.request, session.services, incoming, received, session.lock.touch
@@ -195,12 +195,15 @@ async def receive(
     The bytes that may complete the content are withheld until they were compared with `whole_sha256`, which
     the request declares and the log does not know.
 
-    If the client vanished or stalled, its bytes are kept, and the reason is raised. None of this request's
-    bytes is kept if there are more than were declared or the quota has room for (NO_ROOM), if they do not
-    match one of `checksums` (ChecksumMismatch), if the body is malformed or has another length
-    (InvalidRequest), if the caller lost the permission meanwhile (Forbidden, Unauthorized), or if `check`
-    raises one of these. No byte of the upload is kept if all are here and do not hash to `whole_sha256`
-    (WrongContent). With checksums, no byte of a body that ends early is kept either.
+    If the client vanished or stalled, its bytes are kept, and the reason is raised.
+
+    None of this request's bytes is kept after one of these errors. NO_ROOM: there are more than were declared
+    or the quota has room for. ChecksumMismatch: they do not match one of `checksums`. InvalidRequest: the
+    body is malformed or has another length. Forbidden, Unauthorized: the caller lost the permission
+    meanwhile. The same holds for an error of `check`.
+
+    No byte of the upload is kept if all are here and do not hash to `whole_sha256` (WrongContent). With
+    checksums, no byte of a body that ends early is kept either.
     """
     holder, file, declared_sha256 = session.holder, session.file, incoming.whole_sha256
     start, start_sha256 = file.offset, file.sha256
@@ -218,7 +221,7 @@ async def receive(
         holder.written()
 
     try:
-        with session.receiving():
+        with session.expect_client():
             await write_overlapped(session.services.disk, batches, write)
         for checksum, found in zip(incoming.checksums, hashes, strict=True):
             checksum.require(found)
@@ -252,7 +255,7 @@ async def _replaced(
 
     Raises InvalidRequest for an empty body if bytes were declared.
     """
-    with session.receiving():
+    with session.expect_client():
         first: Batch = await anext(batches, [])
     if not first and session.record.size_bytes:
         raise InvalidRequest(f"The body is empty, but {session.record.size_bytes} bytes were declared.")

@@ -33,7 +33,7 @@ async def is_repeated(session: UploadSession, incoming: IncomingBytes) -> bool:
     agreed_sha256(incoming.whole_sha256, found=session.record.blob_sha256)
     received_bytes = 0
     hashes = [hashlib.sha256(), *(checksum.new() for checksum in incoming.checksums)]
-    with session.receiving():
+    with session.expect_client():
         async for chunk in body_chunks(session.request):
             session.lock.touch()
             received_bytes += len(chunk)

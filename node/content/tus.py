@@ -27,8 +27,8 @@ from web.headers.tus_fields import (
     PATCH_TYPE,
     PREFIX_DIGEST,
     RESUMABLE,
+    capability_headers,
     final_concat,
-    offered,
     require_version,
     size_field,
 )
@@ -39,7 +39,7 @@ ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
 
 async def options(_request: web.Request) -> web.StreamResponse:
     """Return version, extensions and checksum algorithms. Needs no credential."""
-    return web.Response(status=204, headers=offered(ALLOW))
+    return web.Response(status=204, headers=capability_headers(ALLOW))
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
@@ -95,7 +95,7 @@ async def patch(session: UploadSession) -> web.StreamResponse:
     return web.Response(status=204, headers=_progress(record, record.offset_bytes))
 
 
-def concatenated(request: web.Request, services: NodeServices, record: UploadRecord) -> web.Response:
+def final_response(request: web.Request, services: NodeServices, record: UploadRecord) -> web.Response:
     """Return the response to the creation of a final upload that has ended: 201, also when repeated."""
     assert record.parts, "a final upload"
     url = f"{services.api.holder_url(request, services.node_id)}{address(record.file_uuid)}"

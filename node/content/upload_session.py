@@ -199,7 +199,7 @@ class UploadSession:
         moved()
 
     @contextmanager
-    def receiving(self) -> Iterator[None]:
+    def expect_client(self) -> Iterator[None]:
         """Mark the time in which the client is expected to send."""
         self.lock.touch()
         self.lock.receiving = True
@@ -247,7 +247,7 @@ async def upload_session(
             if not isinstance(error, DiskFailed):
                 raise
             trouble = "the disk refuses an upload, and no other node can continue it"
-            _TROUBLES.met(trouble, error.details, file_uuid=file_uuid)
+            _TROUBLES.note(trouble, error.details, file_uuid=file_uuid)
             raise HolderFails(
                 "The disk of the node that holds this upload failed, and no other node can continue it now.",
                 retry_after_s=2,
@@ -270,7 +270,7 @@ async def _is_handed_over(session: UploadSession, error: DiskFull | DiskRefused)
     except (NotFound, Gone):
         raise
     except FilestoreError as refusal:
-        _TROUBLES.met("an upload cannot be handed over", refusal.details)
+        _TROUBLES.note("an upload cannot be handed over", refusal.details)
         return False
 
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Checks:
     """The checks of one node. For one event loop; `close` ends them.
 
-    `late` is called for a copy that was restored after `decided` had stopped waiting for it. `unsound` is
+    `late` is called for a copy that was restored after `wait_for_results` had returned. `unsound` is
     called for each copy that was read to its end and does not match its name.
     """
 
@@ -66,7 +66,7 @@ class Checks:
             reported_bytes = self.read_bytes
         return not check.cancelled() and check.result()
 
-    async def decided(self, sha256s: Sequence[str], wait_s: float) -> dict[str, bool]:
+    async def wait_for_results(self, sha256s: Sequence[str], wait_s: float) -> dict[str, bool]:
         """Return which of these were restored, and which were not, in time.
 
         The checks of the others continue.

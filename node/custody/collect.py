@@ -108,7 +108,7 @@ class Dropping:
         for replica in replicas:
             must_stay = replica.wanted or replica.sha256 in finished
             done[await context.disk.run(_drop, context, replica, must_stay)].append(replica.sha256)
-        reply = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
+        reply = await self._reporter.report_dropped(log_index, dropped=done["dropped"], spared=done["spared"])
         run.add(dropped=reply.dropped, bytes=reply.bytes, spared=reply.spared, left=len(done["left"]))
         context.metrics.replicas_dropped.inc(reply.dropped)
         for sha256 in done["dropped"]:

@@ -26,7 +26,7 @@ from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blob_files import READS, REPLICAS, STRAYS
 from node.storage.damage import remove_from_service, verify_blob
-from node.storage.inventory import Look, Names, look, remove_lone_sidecars
+from node.storage.inventory import BlobCheck, Names, check_blob, remove_lone_sidecars
 from node.storage.loss_notes import Reason
 from node.storage.pins import finished_blobs
 from node.storage.quarantine import QUARANTINED
@@ -88,12 +88,12 @@ class Comparison:
                 return
             absent, count = await self._absent(run, after=absent[-1].sha256)
 
-    async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
+    async def _absent(self, run: Pass, after: str = "") -> tuple[list[BlobCheck], int]:
         """Find listed replicas after `after` that are missing: the first FOUND_MAX, and their number.
 
         They are counted page by page, as the leader gives up a pass whose counts do not change.
         """
-        context, absent, count = self._context, list[Look](), 0
+        context, absent, count = self._context, list[BlobCheck](), 0
         pages = held_pages(self._list, context.node_id, rows=PAGE_BLOBS, after=after)
         async with aclosing(pages):
             async for replicas in pages:
@@ -104,7 +104,7 @@ class Comparison:
                 run.add(looked=0 if after else len(looks), listed=len(looks))
         return absent, count
 
-    async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
+    async def _settle_absent(self, looks: list[BlobCheck], run: Pass) -> None:
         context, found = self._context, list[tuple[str, Reason]]()
         for seen in looks:
             if seen.damage is not None:
@@ -162,7 +162,7 @@ class Comparison:
         """Each blob on the disk behind `after`, and what the log says of it here."""
         context, names = self._context, Names(self._context.blobs, after=after)
         while page := await context.disk.run(names.page, PAGE_BLOBS):
-            known = await context.known(page)
+            known = await context.states_in_log(page)
             run.add(listed=len(page))
             for sha256 in page:
                 yield sha256, known.get(sha256, "unknown")
@@ -170,7 +170,7 @@ class Comparison:
     async def _quarantine_page(self, sha256s: list[str], run: Pass) -> None:
         """Move blobs to quarantine, and tell the log, so that processes that saw them before are rejected."""
         context, moved = self._context, list[str]()
-        known = await context.known(sha256s)  # some time has passed
+        known = await context.states_in_log(sha256s)  # some time has passed
         finished = await context.disk.run(finished_blobs, context.blobs)
         for sha256 in sha256s:
             if known.get(sha256, "unknown") not in _UNKNOWN or sha256 in finished:
@@ -179,7 +179,7 @@ class Comparison:
                 moved.append(sha256)
                 context.record("blob.quarantine", sha256, "unknown")
         if moved:
-            await self._reporter.lost(moved, "missing")
+            await self._reporter.report_lost(moved, "missing")
             run.add(quarantined=len(moved))
             context.metrics.unknown_blobs.inc(len(moved))
             _log.warning(
@@ -220,7 +220,7 @@ class Comparison:
         self._unsound &= set(entries)
         for first in range(0, len(entries), PAGE_BLOBS):
             page = entries[first : first + PAGE_BLOBS]
-            known = await context.known([sha256 for sha256, _ in page])
+            known = await context.states_in_log([sha256 for sha256, _ in page])
             for entry in page:
                 yield entry, known.get(entry[0], "unknown")
 
@@ -231,7 +231,7 @@ class Comparison:
         if is_here or entry in self._unsound:
             return
         while (is_restored := await self._losses.restored(sha256, WAIT_S, run)) is None:
-            run.give_way()
+            run.require_current()
         if not is_restored:
             self._unsound.add(entry)
             return
@@ -259,13 +259,13 @@ class Comparison:
         run.add(purged=await context.disk.run(context.quarantine.purge, entry[0]))
         context.record("blob.purge", entry[0], state)
         if state == "wanted":  # the log may count on what was sound in it
-            await self._reporter.lost([entry[0]], "missing")
+            await self._reporter.report_lost([entry[0]], "missing")
 
     async def _is_sound(self, sha256: str, run: Pass) -> bool:
         context = self._context
 
         async def pace(size_bytes: int) -> None:
-            run.give_way()
+            run.require_current()
             await context.budget.take(size_bytes)
             run.add(read_bytes=size_bytes)
 
@@ -283,12 +283,12 @@ class Comparison:
         return await self._context.metadata.read(query, ReplicaPage)
 
 
-def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]:
+def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[BlobCheck]:
     """Return what the disk knows about these replicas."""
     found = []
     for replica in replicas:
         with context.blobs.poison.skipping(REPLICAS, replica.sha256):
-            found.append(look(context.blobs, replica.sha256, replica.size_bytes))
+            found.append(check_blob(context.blobs, replica.sha256, replica.size_bytes))
     return found
 
 

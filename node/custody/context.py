@@ -49,7 +49,7 @@ class Pass:
     counts: dict[str, int] = field(default_factory=dict)
     is_superseded: Callable[[], bool] = _never
 
-    def give_way(self) -> None:
+    def require_current(self) -> None:
         """Raises Superseded when it shall not go on."""
         if self.is_superseded():
             raise Superseded
@@ -108,7 +108,7 @@ class CustodyContext:
         """How much the log names this node for."""
         return await self.metadata.read(GetNodeReplicas(node_id=self.node_id), NodeReplicas)
 
-    async def known(self, sha256s: list[str]) -> dict[str, str]:
+    async def states_in_log(self, sha256s: list[str]) -> dict[str, str]:
         """Return the log's state of these blobs on this node, without unknown ones."""
         return {sha256: replica.state for sha256, replica in (await self.known_replicas(sha256s)).items()}
 
@@ -129,6 +129,6 @@ class CustodyContext:
                 action, principal=principal, object=sha256, outcome=outcome, request_id=""
             )
         except Unavailable as error:
-            _TROUBLES.met(
+            _TROUBLES.note(
                 "an action is missing in housekeeping.log", error.details, action=action, sha256=sha256
             )

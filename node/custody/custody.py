@@ -59,8 +59,8 @@ class Custody:
         stops = context.metrics.custody_stops
         beside = (
             custody_work("custody", self.settle_losses, stops),
-            custody_work("copies", self._copies.look, stops),
-            custody_work("packs", self.packing.look, stops, every_s=PACKS_S),
+            custody_work("copies", self._copies.report_new, stops),
+            custody_work("packs", self.packing.do_due, stops, every_s=PACKS_S),
         )
         try:
             await run_all(*beside, *(work.background for work in self.works))
@@ -74,7 +74,7 @@ class Custody:
 
     async def settle_losses(self) -> None:
         """Put back or report what processes of this node have missed. Raises FilestoreError."""
-        self._context.budget.look(asyncio.get_running_loop().time())
+        self._context.budget.observe(asyncio.get_running_loop().time())
         self._context.metrics.custody_rate.set(self._context.budget.rate)
         await self._losses.settle_notes()
 

@@ -43,7 +43,7 @@ class DamagedCopies:
         self._spans[sha256] = copy.wrong_spans()
         self._seen = None
 
-    async def look(self) -> None:
+    async def report_new(self) -> None:
         """Report what is new.
 
         Costs next to nothing while nothing is. Raises FilestoreError when the log cannot be asked.
@@ -86,7 +86,7 @@ class DamagedCopies:
             # A copy that could not be moved is still in its place, and is found damaged there again.
             missing = await self._context.disk.run(_not_lying, self._context, missing)
             if missing:
-                await self._reporter.lost(missing, "missing")
+                await self._reporter.report_lost(missing, "missing")
             if len(page) < PAGE_BLOBS:
                 return
             after = page[-1]

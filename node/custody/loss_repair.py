@@ -53,12 +53,12 @@ class LossRepair:
             absent: dict[Reason, list[str]] = {"missing": [], "damaged": []}
             looked = [(item, await self._is_here(item[0])) for item in found]
             gone = [item for item, is_here in looked if is_here is False]
-            decided = await self._checks.decided([sha256 for sha256, _ in gone], CHECK_S)
+            decided = await self._checks.wait_for_results([sha256 for sha256, _ in gone], CHECK_S)
             for sha256, reason in gone:
                 if not decided.get(sha256):
                     absent[reason].append(sha256)
             # A damaged blob may have been affirmed to another process; a missing one was not.
-            known = await self._context.known(absent["missing"]) if absent["missing"] else {}
+            known = await self._context.states_in_log(absent["missing"]) if absent["missing"] else {}
             absent["missing"] = [name for name in absent["missing"] if known.get(name) == "held"]
             for reason, sha256s in absent.items():
                 if sha256s:
@@ -81,7 +81,7 @@ class LossRepair:
         `run` counts the bytes.
         """
         before = self._checks.read_bytes
-        decided = await self._checks.decided([sha256], wait_s)
+        decided = await self._checks.wait_for_results([sha256], wait_s)
         run.add(read_bytes=self._checks.read_bytes - before)
         return decided.get(sha256)
 
@@ -115,7 +115,7 @@ class LossRepair:
         readable = await self._context.disk.run(_readable, self._context, sha256s)
         gone = [sha256 for sha256 in sha256s if sha256 not in readable]
         reports: list[tuple[list[str], Reason]] = [(readable, "damaged"), (gone, "missing")]
-        answers = [await self._reporter.lost(names, what) for names, what in reports if names]
+        answers = [await self._reporter.report_lost(names, what) for names, what in reports if names]
         lost = Lost(
             replicas=sum(answer.replicas for answer in answers), blobs=sum(answer.blobs for answer in answers)
         )

@@ -18,7 +18,7 @@ REMEMBERED_MAX: Final = 8  # the giver of an order asks each second
 State = Literal["running", "completed", "stopped"]
 
 
-class PassStanding(Struct, frozen=True, kw_only=True):
+class PassReport(Struct, frozen=True, kw_only=True):
     """How an order stands. `stopped`: nothing more is done, `reason` says to an operator why."""
 
     order_id: str
@@ -37,9 +37,9 @@ class Order:
     reason: str = ""
     has_begun: bool = field(default=False)
 
-    def standing(self) -> PassStanding:
+    def pass_state(self) -> PassReport:
         """How it stands."""
-        return PassStanding(
+        return PassReport(
             order_id=self.order_id, state=self.state, reason=self.reason, counts=dict(self.run.counts)
         )
 
@@ -56,7 +56,7 @@ class Orders:
         self._wake = wake
         self._orders: OrderedDict[str, Order] = OrderedDict()
 
-    def give(self, order_id: str, *, yes_really: bool) -> PassStanding:
+    def give(self, order_id: str, *, yes_really: bool) -> PassReport:
         """Queue it, unless it is known; how it stands."""
         order = self._orders.get(order_id)
         if order is None:
@@ -64,7 +64,7 @@ class Orders:
             while len(self._orders) > REMEMBERED_MAX:
                 self._orders.popitem(last=False)
             self._wake()
-        return order.standing()
+        return order.pass_state()
 
     def next(self) -> Order | None:
         """The oldest that runs still."""

@@ -40,16 +40,16 @@ class Orphans:
         await Work("orphans", self._look, every_s=LOOK_S, ready=ready, trouble=trouble).run()
 
     async def _look(self) -> None:
-        await self.look()
+        await self.delete_orphans()
 
-    async def look(self) -> int:
+    async def delete_orphans(self) -> int:
         """Check once; return how many orphans were deleted. Raises FilestoreError, OSError."""
         context, orphans = self._context, list[Note]()
         finished = await context.disk.run(finished_blobs, context.blobs)  # these stay, and their notes
         notes = await context.disk.run(self._notes)
         for first in range(0, len(notes), PAGE_BLOBS):
             page, settled = notes[first : first + PAGE_BLOBS], list[Note]()
-            known = await context.known([note.sha256 for note in page])
+            known = await context.states_in_log([note.sha256 for note in page])
             for note in page:
                 state, is_old = known.get(note.sha256, "unknown"), self._is_old(note)
                 if state in _WITHOUT_FILES:

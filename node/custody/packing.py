@@ -44,7 +44,7 @@ class Packing:
         self._store = context.blobs.packed.store
         self._due_at_s = float("-inf")
 
-    async def look(self) -> None:
+    async def do_due(self) -> None:
         """Rewrite what is due, if it is time. Raises FilestoreError, OSError: then it is tried again."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._due_at_s:

@@ -55,10 +55,10 @@ class PeriodicWork:
         self._stops = stops
         event = asyncio.Event()
         self.orders = Orders(event.set)
-        self.background = custody_work(kind, self.look, stops, event=event)
+        self.background = custody_work(kind, self.do_due, stops, event=event)
         self._due_at_s = float("-inf")
 
-    async def look(self) -> Pause:
+    async def do_due(self) -> Pause:
         """Do what is due now; return when the next work is due. Raises FilestoreError, OSError."""
         now_s = asyncio.get_running_loop().time()
         while (order := self.orders.next()) is not None:

@@ -40,7 +40,7 @@ class Reporter:
                 await self._fence()
             return await self._list(after=after, limit=limit)
 
-    async def dropped(self, as_of: int, *, dropped: Sequence[str], spared: Sequence[str]) -> Dropped:
+    async def report_dropped(self, as_of: int, *, dropped: Sequence[str], spared: Sequence[str]) -> Dropped:
         """Report what was done with a list. Raises Conflict if the log has a newer list."""
         command = ReportDropped(
             node_id=self._node_id, as_of=as_of, dropped=list(dropped), spared=list(spared)
@@ -48,7 +48,7 @@ class Reporter:
         async with self._turn:
             return await self._send(command, Dropped)
 
-    async def lost(self, sha256s: Sequence[str], reason: Reason) -> Lost:
+    async def report_lost(self, sha256s: Sequence[str], reason: Reason) -> Lost:
         """Report replicas that are not here. Raises NotFound if the node is no longer a member."""
         async with self._turn:
             command = ReportLost(node_id=self._node_id, sha256s=list(sha256s), reason=reason)

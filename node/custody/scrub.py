@@ -32,7 +32,7 @@ from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 from runtime.background import Work
-from runtime.json_files import decode_foreign, sealed, unsealed
+from runtime.json_files import decode_foreign, decode_sealed, encode_sealed
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -112,14 +112,14 @@ class Scrubber:
         assert self._newest is not None, "the state was loaded"
         if self._context.blobs.poison.names(STATE):
             await self._save(self._newest, at_once=True)
-        await self.look(self._newest)
+        await self.do_due(self._newest)
 
     def _note_outcome(self, error: Exception | None) -> None:
         """A trouble shows until the cycle has gone on, which `_save` notes."""
         if error is not None:
             self._context.metrics.custody_stops.note_trouble("scrub", error)
 
-    async def look(self, cycle: Cycle) -> Cycle:
+    async def do_due(self, cycle: Cycle) -> Cycle:
         """Do what is due now; return the cycle as it is then. Raises FilestoreError, OSError."""
         self._newest = cycle
         while ordered := self.orders.waiting():
@@ -269,7 +269,7 @@ class Scrubber:
                 raw = self._state.read_bytes()
                 if not raw.startswith(b'{"crc32":'):  # until 0.3.0: 0.1.0 writes no checksum
                     return decode_foreign(raw, Cycle)
-                return unsealed(raw, Cycle, of=self._context.node_id)
+                return decode_sealed(raw, Cycle, of=self._context.node_id)
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:
@@ -286,7 +286,7 @@ class Scrubber:
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s
-            written = sealed(cycle, of=self._context.node_id)
+            written = encode_sealed(cycle, of=self._context.node_id)
             with self._context.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
                 await self._context.disk.run(write_durable, self._state, written)
 

@@ -30,7 +30,7 @@ class Closable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class WaitingRequest:
     """A request that waits for the disk, and its connection."""
 
     transport: asyncio.BaseTransport | None
@@ -50,7 +50,7 @@ class DiskWorkers:
         self._long = asyncio.Semaphore(LONG_JOBS_MAX)
         self._lock = threading.Lock()
         self._waiting = 0
-        self._guarded: set[Waiting] = set()
+        self._guarded: set[WaitingRequest] = set()
         self.hangs: Callable[[], bool] = lambda: False  # see `DiskWatch.hangs`
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -109,7 +109,7 @@ class DiskWorkers:
 
         A job that has begun cannot be given up.
         """
-        waiting = Waiting(transport)
+        waiting = WaitingRequest(transport)
         self._guarded.add(waiting)
         try:
             yield

@@ -24,7 +24,7 @@ WORK: Final = "work"  # the area of what the node does, and the disk does not le
 _log = logging.getLogger(__name__)
 
 
-class PoisonItems:
+class UnusablePaths:
     """Why each cannot be used, by area and name. An area is a directory, or a kind of work."""
 
     def __init__(self) -> None:

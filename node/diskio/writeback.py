@@ -23,16 +23,16 @@ class FlushThreads:
     def __init__(self) -> None:
         self._pool = started_pool(FLUSH_THREADS, "flush")
 
-    def behind(self) -> "Behind":
+    def for_file(self) -> "BackgroundFlush":
         """For one file."""
-        return Behind(self._pool)
+        return BackgroundFlush(self._pool)
 
     def close(self) -> None:
         """Reject new requests."""
         self._pool.shutdown(wait=True)
 
 
-class Behind:
+class BackgroundFlush:
     """The sync of one file that is under way, if any. For one thread at a time."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -76,7 +76,7 @@ class HeadStart:
         self._descriptor = descriptor
         self._begun_bytes = 0
 
-    def written(self, stop: int, durable_bytes: int, size_bytes: int | None) -> None:
+    def note_written(self, stop: int, durable_bytes: int, size_bytes: int | None) -> None:
         """Note that the file has this many bytes; `size_bytes`: its final size, if that is known.
 
         Raises OSError for bytes that the disk refuses, as their sync would.
@@ -88,7 +88,7 @@ class HeadStart:
         self._disk.write_out(self._descriptor, start, stop - start)
         self._begun_bytes = stop
 
-    def asked(self, stop: int) -> None:
+    def note_sync(self, stop: int) -> None:
         """A sync is at all that lies before this offset."""
         self._begun_bytes = stop
 

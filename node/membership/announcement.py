@@ -34,7 +34,7 @@ class Announcement:
         if known is None or not self._tells_place(known):
             raise Unavailable("The cluster does not know the address of this node yet.")
         if not self._tells_speaker(known) and known.speaker:
-            if self._start.succeeds(known.speaker):
+            if self._start.ended_predecessor(known.speaker):
                 raise Unavailable("The cluster does not know the restart of this node yet.")
             raise Unavailable("Another process acts as this node. See `filestore status`.")
 
@@ -64,7 +64,7 @@ class Announcement:
             zone=self._config.zone,
             weight=self._config.weight,
             instance=self._start.instance,
-            succeeds=self._start.succeeds("" if known is None else known.speaker),
+            succeeds=self._start.ended_predecessor("" if known is None else known.speaker),
         )
 
     def _tells_place(self, known: NodeRecord) -> bool:

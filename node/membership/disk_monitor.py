@@ -126,7 +126,7 @@ class DiskWatch:
         """Whether the disk takes no bytes for another reason than that it is full: it may have lost some."""
         return self._has_looked and not self.is_writable() and not self.is_full()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once. Problems are logged, and included in heartbeats."""
         self._looking_since_s = time.monotonic()
         try:
@@ -173,7 +173,7 @@ class DiskWatch:
     async def run(self) -> None:
         """Check forever; while the disk does not respond, abort the callers that wait for it."""
         await run_all(
-            Work("disk", self.look, every_s=LOOK_S),
+            Work("disk", self.check, every_s=LOOK_S),
             Work(
                 "pack index",
                 self._heal,
@@ -191,7 +191,7 @@ class DiskWatch:
         try:
             await self._disk.run(self._blobs.packed.heal)
         except IndexDamaged as error:  # other processes have yet to close it
-            _TROUBLES.met(_NOT_REBUILT, reason_of(error))
+            _TROUBLES.note(_NOT_REBUILT, reason_of(error))
             return Pause(LOOK_S)
         await asyncio.sleep(HEALED_S)
         return None

@@ -37,7 +37,7 @@ def stopped(data: Path) -> Iterator[NodeConfig]:
     Raises DataInUse, NotJoined.
     """
     files = NodeFiles(data)
-    with files.locked(), files.workers_locked(_WAIT_S):
+    with files.lock_directory(), files.lock_for_workers(_WAIT_S):
         if not files.config.exists() and (data / _OLD).exists():
             files.config = data / _OLD
         yield files.read_config()

@@ -42,7 +42,7 @@ def require_place(index: PackIndex, opened: Opened, found: PackedBlob) -> None:
             return
         raise
     if not is_right and any(each.place == found.place for each in index.copies(found.sha256)):
-        raise index.damaged(f"{found.sha256.hex()} is not where it says")
+        raise index.damage_error(f"{found.sha256.hex()} is not where it says")
 
 
 def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
@@ -55,9 +55,9 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
         reader.header()
     except (PackInvalid, FileNotFoundError):
         return 0
-    rows = {each.place.offset: each for each in index.in_pack(pack.number)}
+    rows = {each.place.offset: each for each in index.list_pack(pack.number)}
     records, is_whole = _records_of(reader)
-    dead, why = index.dead_in(pack.number), ""
+    dead, why = index.dead_records(pack.number), ""
     for record in records:
         row = rows.pop(record.offset, None)
         if row is not None:
@@ -67,7 +67,7 @@ def check_pack(index: PackIndex, opened: Opened, pack: PackFacts) -> int:
     if not why and any(is_whole or _is_within(row.place.offset, records) for row in rows.values()):
         why = "it has a record that is not there"
     if why and not reader.is_gone:  # else it was rewritten meanwhile
-        raise index.damaged(why)
+        raise index.damage_error(why)
     return HEAD_BYTES * len(records)
 
 

@@ -35,7 +35,7 @@ _T = TypeVar("_T", PackedBlob, PackRecord)
 _log = logging.getLogger(__name__)
 
 
-class CatchingUp:
+class PackCatchUp:
     """One opening of the packs in `directory`, a descriptor. `reader` gives each pack, open."""
 
     def __init__(

@@ -23,7 +23,7 @@ WAITING_BYTES_MAX: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class _WaitingWrite:
     """A blob that is not durable yet, and who waits for it."""
 
     sha256: str
@@ -37,7 +37,7 @@ class GroupCommit:
     def __init__(self, disk: DiskWorkers, store: Callable[[Sequence[tuple[str, Octets]]], None]) -> None:
         """`store` makes all of them durable or none. Raises OSError, FilestoreError."""
         self._disk, self._store = disk, store
-        self._waiting = deque[_Waiting]()
+        self._waiting = deque[_WaitingWrite]()
         self._waiting_bytes = 0
         self._is_storing = False
 
@@ -48,7 +48,7 @@ class GroupCommit:
         """
         if self._waiting_bytes + len(content) > WAITING_BYTES_MAX:
             raise Unavailable("The disk of this node is too slow for small files.", retry_after_s=1)
-        waiting = _Waiting(sha256, content, asyncio.get_running_loop().create_future())
+        waiting = _WaitingWrite(sha256, content, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._waiting_bytes += len(content)
         if not self._is_storing:
@@ -56,7 +56,7 @@ class GroupCommit:
         return waiting.done
 
     def _begin(self) -> None:
-        batch, batch_bytes = list[_Waiting](), 0
+        batch, batch_bytes = list[_WaitingWrite](), 0
         while self._waiting and len(batch) < BATCH_BLOBS_MAX and batch_bytes < BATCH_BYTES_MAX:
             batch.append(self._waiting.popleft())
             batch_bytes += len(batch[-1].content)
@@ -77,14 +77,14 @@ class GroupCommit:
         else:
             storing.add_done_callback(ended)
 
-    def _end(self, batch: Sequence[_Waiting], storing: Future[None]) -> None:
+    def _end(self, batch: Sequence[_WaitingWrite], storing: Future[None]) -> None:
         _tell(batch, storing.exception())
         self._is_storing = False
         if self._waiting:
             self._begin()
 
 
-def _tell(batch: Sequence[_Waiting], error: BaseException | None) -> None:
+def _tell(batch: Sequence[_WaitingWrite], error: BaseException | None) -> None:
     for each in batch:
         if each.done.done():  # the caller was cancelled
             continue

@@ -103,7 +103,7 @@ class PackIndex:
         if not self.is_usable:
             raise IndexDamaged(errno.EUCLEAN, "the index of the packs is damaged and not rebuilt yet")
 
-    def damaged(self, why: str) -> IndexDamaged:
+    def damage_error(self, why: str) -> IndexDamaged:
         """Mark the index for every process, and return the error to raise."""
         if self._is_usable:  # else another may have taken its place
             self._is_usable = False  # also if the disk takes no mark
@@ -162,7 +162,7 @@ class PackIndex:
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
         return self._read(checked, asked, sha256, limit)
 
-    def in_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
+    def list_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
         """Return the valid blobs of a pack from `start` on, in its order: `limit` blobs, -1 for all."""
 
         def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
@@ -174,7 +174,7 @@ class PackIndex:
         asked = f"{_BLOBS} WHERE pack = ? AND offset >= ? ORDER BY offset LIMIT ?"
         return self._read(checked, asked, number, start, limit)
 
-    def dead_in(self, number: int) -> set[tuple[bytes, int]]:
+    def dead_records(self, number: int) -> set[tuple[bytes, int]]:
         """The records of a pack that count no more, by the SHA-256 of their blob and where they begin."""
         asked = "SELECT sha256, pack, offset FROM dead WHERE pack = ?"
         return self._read(lambda rows: {(name, at.offset) for name, at in map(place_of, rows)}, asked, number)
@@ -191,7 +191,7 @@ class PackIndex:
         [(count, total)] = self._read(list, "SELECT COUNT(*), IFNULL(SUM(length), 0) FROM blobs")
         return count, total
 
-    def unclaimed(self, limit: int) -> list[tuple[bytes, int]]:
+    def list_unclaimed(self, limit: int) -> list[tuple[bytes, int]]:
         """Return unclaimed blobs, each with its arrival in ns since the epoch."""
         asked = "SELECT sha256, at_ns FROM unclaimed LIMIT ?"
         return self._read(lambda rows: list(map(note_of, rows)), asked, limit)
@@ -299,13 +299,13 @@ class PackIndex:
         try:
             yield
         except RowInvalid as error:
-            raise self.damaged(str(error)) from error
+            raise self.damage_error(str(error)) from error
         except MemoryError as error:  # a row or a page that claims to be that large
-            raise self.damaged("it asks for more memory than there is") from error
+            raise self.damage_error("it asks for more memory than there is") from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code not in _NO_DAMAGE:  # our statements are right, so it is their tables
-                raise self.damaged(str(error)) from error
+                raise self.damage_error(str(error)) from error
             number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
             raise OSError(number, f"the index of the packs: {error}") from error
 

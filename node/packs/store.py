@@ -4,16 +4,16 @@
     DIR/packs/index.sqlite    where each blob lies (`node/packs/index.py`)
     DIR/packs/*.lock          which processes use the index (`node/packs/users.py`)
 
-A blob that `put` has returned for is durable, and is found by every process of the node. One that `remove`
-has taken is not found any more; where the index or its newest rows are lost, it may be back, as a blob that
-nobody has claimed (`node/custody/orphans.py`).
+When `put` returns, its blobs are durable, and every process of the node finds them. After `remove`, no
+process finds the blob. If the index or its newest rows are lost, a removed blob may come back as an unclaimed
+one (`node/custody/orphans.py`).
 
-Content is compared with its SHA-256 when it is read, whatever the index says. If the index contradicts a
-pack, the index is wrong: every process stops asking it and closes it (`heal`), and the last one to do so
-rebuilds it from the packs. Until then each question raises IndexDamaged; nothing counts as missing.
+Content is compared with its SHA-256 when it is read, as the index may be wrong. If the index contradicts a
+pack, every process stops using it and closes it (`heal`), and the last one to do so rebuilds it from the
+packs. Until then each question raises IndexDamaged; nothing counts as missing.
 
-A pack that its process has left, however that ended, is never appended to again: what was behind its last
-sync is not known. All calls block. For any thread.
+A pack that its process has left, for any reason, is never appended to again: the bytes after its last sync
+are unknown. All calls block. For any thread.
 """
 
 import errno
@@ -31,7 +31,7 @@ from ca.secretfiles import sync_directory
 from node.diskio.durable import Disk, Octets
 from node.diskio.fs import MEDIUM_ERRORS, unlink
 from node.packs import agreement
-from node.packs.catching_up import PAGE_BYTES, CatchingUp, batches
+from node.packs.catching_up import PAGE_BYTES, PackCatchUp, batches
 from node.packs.index import DAMAGED, IndexDamaged, PackIndex
 from node.packs.pack_file import PackReader, PackWriter, is_in_use, open_pack, pack_name
 from node.packs.record import (
@@ -215,7 +215,7 @@ class PackStore:
             if self.index.take_out(copies):
                 was_there = True
             elif self.index.copies(sha256) == copies:
-                raise self.index.damaged("it does not find what it gave")
+                raise self.index.damage_error("it does not find what it gave")
         return was_there
 
     def after(self, sha256: bytes, limit: int) -> list[tuple[bytes, int]]:
@@ -230,7 +230,7 @@ class PackStore:
         """
         if self._is_appended_to(number):
             return None
-        batch = next(batches(self.index.in_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
+        batch = next(batches(self.index.list_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
         if batch is None:
             return None
         contents = [(found, content) for found in batch if (content := self._content(found)) is not None]
@@ -243,7 +243,7 @@ class PackStore:
         """
         size_bytes = 0
         with self._appending:
-            if self._is_appended_to(number) or self.index.in_pack(number, limit=1):
+            if self._is_appended_to(number) or self.index.list_pack(number, limit=1):
                 return 0
             known = [pack for pack in self.index.packs() if pack.number == number]
             if not all(agreement.may_go(self.index, self.reader, pack) for pack in known):
@@ -405,7 +405,7 @@ class PackStore:
     def _caught_up(self, *, is_alone: bool) -> PackIndex:
         index = PackIndex(self._index_path)
         try:
-            CatchingUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
+            PackCatchUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
         except BaseException:
             index.close()
             raise

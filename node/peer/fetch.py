@@ -24,9 +24,9 @@ from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
 from node.peer.range_fetch import RANGE_SEGMENTS, Fetch, FetchContext, Pace, SourcesFailed, gather
-from node.peer.salvage import Party, Salvager, ask_sums, fill, parties_of
+from node.peer.salvage import Party, Salvager, ask_sums, fill, group_answers
 from node.storage.blobs import BlobStore
-from node.storage.damage import affirmed_bytes
+from node.storage.damage import affirm_sound
 from node.storage.partial_blob import Partial
 from node.storage.partial_store import PartialStore
 from node.storage.segments import (
@@ -102,7 +102,7 @@ class Fetches:
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> None:
         """The blob from the first party that can give it."""
         context = self._context
-        if blob.size_bytes == await affirmed_bytes(
+        if blob.size_bytes == await affirm_sound(
             context.disk, self._blobs, context.metrics, blob.sha256, pace=fetch.count
         ):
             return
@@ -166,7 +166,7 @@ class Fetches:
                 _log.info("no node with a complete replica can send all of it", extra=facts)
         others = self._salvager.copies(partial.blob, partial.sums, sources)
         await fill(disk, partial, others, fetch.keep_pace)
-        if lacking := partial.missing():
+        if lacking := partial.missing_segments():
             count = sum(stop - first for first, stop in lacking)
             raise SourcesFailed(f"{count} segments of this blob are in no copy that can be reached.", sources)
         # no other node is asked: it is hashed
@@ -174,7 +174,7 @@ class Fetches:
 
     async def _damaged_parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> list[Party]:
         """Return the groups of damaged copies, including the one here. Being incomplete is no failure."""
-        parties = await self._salvager.parties(blob, [self._node_id, *sources])
+        parties = await self._salvager.group_sources(blob, [self._node_id, *sources])
         fetch.failed.difference_update(source for _, party in parties for source in party)
         return parties
 
@@ -182,7 +182,7 @@ class Fetches:
         """Nodes that tell the same checksums, the largest party first; in each, in the order given."""
         answers = await self._answers(blob, sources)
         fetch.failed.update(source for source in sources if answers.get(source) is None)
-        return parties_of((source, answers.get(source)) for source in sources)
+        return group_answers((source, answers.get(source)) for source in sources)
 
     async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
         """Return each node's answer, without nodes that answer SUMS_GRACE_S later than the first one."""

@@ -119,7 +119,7 @@ class _Gathering:
         self._strikes: dict[str, int] = {}
         self._running = 0
         self._changed = asyncio.Event()
-        self.waiting = deque(split(partial.missing()))
+        self.waiting = deque(split(partial.missing_segments()))
 
     async def work(self) -> None:
         """Range after range until nothing is left. Raises Unavailable when no source is."""
@@ -171,9 +171,9 @@ class _Gathering:
         except (PeerFailed, SegmentMismatch) as error:
             failure = error
         finally:
-            self._choice.give_back(source)
+            self._choice.release(source)
         sound_bytes = (writer.verified - first) * SEGMENT_BYTES
-        self._choice.measured(source, sound_bytes, time.monotonic() - started_s)
+        self._choice.record_throughput(source, sound_bytes, time.monotonic() - started_s)
         if writer.verified > first:
             await self._context.disk.run(self._partial.keep, first, writer.verified)
         if failure is None:
@@ -217,7 +217,7 @@ class _Gathering:
             yield piece
 
     def _succeeded(self, source: NodeAddress) -> None:
-        self._choice.succeeded(source)
+        self._choice.note_success(source)
         self._strikes.pop(source.url, None)
 
     def _struck(self, source: NodeAddress, failure: PeerFailed) -> None:
@@ -226,7 +226,7 @@ class _Gathering:
             return
         _log.warning("a source of a blob failed", extra=self._facts(source, failure.reason))
         self._fetch.failed.add(source.url)
-        self._choice.failed(source)
+        self._choice.note_failure(source)
         strikes = self._strikes[source.url] = self._strikes.get(source.url, 0) + 1
         if strikes >= STRIKES_MAX and not self._choice.drop(source):
             raise self._none_left()

@@ -40,7 +40,7 @@ class Budget:
         """Bytes per second now."""
         return self._rate
 
-    def look(self, at_s: float) -> None:
+    def observe(self, at_s: float) -> None:
         """Take the clients' bytes since the last look into account; `at_s` is any steady clock's."""
         passed_s = at_s - self._looked_at_s
         if passed_s < LOOK_S:
@@ -57,9 +57,9 @@ class Budget:
     async def take(self, size_bytes: int) -> None:
         """Wait until this many bytes may be read or requested, in the order of the calls."""
         clock = asyncio.get_running_loop().time
-        self.look(clock())
+        self.observe(clock())
         begins_at_s = max(self._free_at_s, clock())
         self._free_at_s = begins_at_s + size_bytes / self._rate
         while (wait_s := begins_at_s - clock()) > 0:
             await asyncio.sleep(min(wait_s, WAIT_S_MAX))
-            self.look(clock())
+            self.observe(clock())

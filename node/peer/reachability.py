@@ -41,10 +41,10 @@ class Reach:
         await Work("ways to other nodes", self._look, first_s=LOOK_S).run()
 
     async def _look(self) -> Pause:
-        await self.look()
+        await self.ask_oldest()
         return Pause(RETRY_S if self.unreachable() else LOOK_S)
 
-    async def look(self) -> None:
+    async def ask_oldest(self) -> None:
         """Ask those that were not asked for longest."""
         try:
             others = {node.node_id for node in self._view.current.nodes} - {self._node_id}

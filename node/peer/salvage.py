@@ -58,13 +58,13 @@ class Salvager:
     disk: DiskWorkers
     metrics: NodeMetrics
 
-    async def parties(self, blob: FinishedBlob, sources: Sequence[str]) -> list[Party]:
+    async def group_sources(self, blob: FinishedBlob, sources: Sequence[str]) -> list[Party]:
         """Copies that tell the same checksums, the largest party first.
 
         Raises FilestoreError for this disk.
         """
         answers = await asyncio.gather(*(self._sums(blob, source) for source in sources))
-        return parties_of(zip(sources, answers, strict=True))
+        return group_answers(zip(sources, answers, strict=True))
 
     def copies(self, blob: FinishedBlob, sums: SegmentSums, sources: Sequence[str]) -> "Copies":
         """The copies of these nodes, to read segments from that match `sums`."""
@@ -200,11 +200,11 @@ async def fill(disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace) 
     """Bring the segments that a partial replica lacks and a copy has, one by one.
 
     The copies are this node's own damaged one, before anything is asked of others, and damaged ones of others
-    when no node holds the blob whole. `partial.missing()` tells afterwards what could not be had.
+    when no node holds the blob whole. `partial.missing_segments()` returns the missing ones afterwards.
 
     Raises InsufficientStorage, Internal.
     """
-    for first, stop in split(partial.missing()):
+    for first, stop in split(partial.missing_segments()):
         written = Coverage()  # of segments
         for index in range(first, stop):
             content = await copies.segment(index)
@@ -217,7 +217,7 @@ async def fill(disk: DiskWorkers, partial: Partial, copies: Copies, pace: Pace) 
             await disk.run(partial.keep, *span)
 
 
-def parties_of(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]:
+def group_answers(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]:
     """Group nodes that tell the same checksums of a blob's segments, of a replica or of a damaged copy.
 
     The largest party is first, and is tried first; the sha256 of the whole proves it in the end. In each, the

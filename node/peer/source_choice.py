@@ -26,7 +26,7 @@ class NodeAddress:
 
 
 class NodeChoice:
-    """The nodes of one download. Every `take` is followed by `succeeded` or `failed`, then `give_back`."""
+    """The nodes of one download. After each `take`: `note_success` or `note_failure`, then `release`."""
 
     def __init__(self, urls: Sequence[str], *, now: Callable[[], float] = time.monotonic) -> None:
         assert urls
@@ -62,19 +62,19 @@ class NodeChoice:
         """Return the rate of one connection to the fastest node; 1 if unknown."""
         return max(node.bytes_per_s for node in self._nodes) or 1.0
 
-    def give_back(self, node: NodeAddress) -> None:
+    def release(self, node: NodeAddress) -> None:
         """One connection less."""
         assert node.in_use > 0
         node.in_use -= 1
 
-    def measured(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
+    def record_throughput(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
         """Record how many bytes one connection received in this time, for complete ranges or not."""
         if size_bytes >= MEASURED_BYTES_MIN or elapsed_s > 1:
             rate = size_bytes / max(elapsed_s, 1e-6)
             old = node.bytes_per_s or rate
             node.bytes_per_s = max(old + RATE_WEIGHT * (rate - old), 1.0)
 
-    def succeeded(self, node: NodeAddress) -> None:
+    def note_success(self, node: NodeAddress) -> None:
         """A range came whole."""
         node.rest_s = 0.0
 
@@ -87,7 +87,7 @@ class NodeChoice:
         self._nodes = [other for other in self._nodes if other is not node]
         return bool(self._nodes)
 
-    def failed(self, node: NodeAddress) -> None:
+    def note_failure(self, node: NodeAddress) -> None:
         """The node refused, broke off or fell silent: it rests, longer each time."""
         node.rest_s = min(max(node.rest_s * 2, REST_S_MIN), REST_S_MAX)
         node.rests_until_s = self._now() + node.rest_s

@@ -29,7 +29,7 @@ ORDERS = "/custody/"  # only coordinators may request these
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Admitted:
+class AdmittedConnections:
     """The connections with a running request of a member, by certificate."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Admitted:
                 transport.abort()
 
 
-ADMITTED: Final = web.AppKey("admitted", Admitted)
+ADMITTED: Final = web.AppKey("admitted", AdmittedConnections)
 
 
 def prepare_admission(app: web.Application, view: View) -> None:
     """Admit members only."""
-    app[ADMITTED] = Admitted()
+    app[ADMITTED] = AdmittedConnections()
     view.on_revoked = app[ADMITTED].cut_off
     app.middlewares.append(admit_members)
 

@@ -28,7 +28,7 @@ from node.peer.range_fetch import SourcesFailed
 from node.peer.salvage import PATH, local_segment, local_sums
 from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
-from node.storage.damage import affirmed_bytes, miss, remove_from_service
+from node.storage.damage import affirm_sound, miss, remove_from_service
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -283,7 +283,7 @@ async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
 
 
 async def _affirmed_bytes(services: NodeServices, sha256: str) -> int | None:
-    return await affirmed_bytes(services.disk, services.blobs, services.metrics, sha256)
+    return await affirm_sound(services.disk, services.blobs, services.metrics, sha256)
 
 
 def _sha256(request: web.Request) -> str:

@@ -16,7 +16,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from ca.errors import NotFound, Unavailable
-from node.custody.orders import PassStanding
+from node.custody.orders import PassReport
 from node.uploads.services import NODE
 from web.app import json_response, read_json
 
@@ -44,5 +44,5 @@ async def _order(request: web.Request) -> web.StreamResponse:
     orders = custody.orders.get(request.match_info["kind"])
     if orders is None:
         raise NotFound("There is no such order.")
-    standing: PassStanding = orders.give(body.order_id, yes_really=body.yes_really)
+    standing: PassReport = orders.give(body.order_id, yes_really=body.yes_really)
     return json_response(standing)

@@ -175,7 +175,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
         links, transport = request.app[LINKS], request.transport
         links.add(transport)
         try:
-            return await _Following(request, upload, _terms(request), behind).run()
+            return await _ReceivedLink(request, upload, _terms(request), behind).run()
         finally:
             links.discard(transport)
 
@@ -295,7 +295,7 @@ def number_in(request: web.Request, name: str) -> int:
     return min(int(digits), SIZE_BYTES_MAX)
 
 
-class _Following:
+class _ReceivedLink:
     """One link, at the member that receives it."""
 
     def __init__(self, request: web.Request, upload: UploadFile, terms: LinkTerms, behind: list[str]) -> None:

@@ -203,10 +203,9 @@ class BodyWriter:
             await self.write(await read_piece(disk, blob, at, min(PIECE_BYTES, until - at)))
 
     def _send_cached(self, blob: OpenBlob, at: int, until: int) -> bool:
-        """Send what the page cache has while the transport accepts it, for one turn; return whether any was
-        sent.
+        """Send what the page cache has while the transport accepts it, for one turn.
 
-        For TLS: a plain transport would keep the memory instead of its content.
+        Return whether any was sent. For TLS: a plain transport would keep the memory instead of its content.
         """
         slice_, start, stop, is_taken = _SLICE, at, min(until, at + _TURN_BYTES), True
         while at < stop and is_taken:

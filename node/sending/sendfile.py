@@ -22,11 +22,11 @@ _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: int, stop: int) -> int:
-    """Send the head and bytes from `start` up to `stop`, as many as the socket accepts at once, a burst at
-    most.
+    """Send the head and bytes from `start` up to `stop`, as many as the socket accepts at once.
 
-    Returns how many bytes of both went out; 0 if the first have to come from the disk, or the socket accepts
-    none. Errors show again when the caller sends the rest. The transport's buffer must be empty.
+    At most a burst. Returns how many bytes of both went out; 0 if the first have to come from the disk, or
+    the socket accepts none. Errors show again when the caller sends the rest. The transport's buffer must be
+    empty.
     """
     burst_stop = min(start + BURST_BYTES, stop)
     if not blob.is_cached(start, burst_stop):
@@ -158,14 +158,14 @@ class FileSender:
 
     def _advance(self, blob: OpenBlob, count: int) -> None:
         if count == 0:
-            raise blob.damaged("is shorter than its sidecar says")
+            raise blob.damage_error("is shorter than its sidecar says")
         self._at += count
         self._watch.written_bytes += count
 
     def _require_open(self) -> None:
-        """Check the transport:
+        """Check that the transport is open.
 
-        its duplicate outlives it, and could send bytes to a client that was cut off.
+        Its duplicate outlives it, and could send bytes to a client that was cut off.
         """
         if self._transport.is_closing():
             raise ClientGone("the connection is closing")
@@ -173,7 +173,7 @@ class FileSender:
 
 def _meaning(error: OSError, blob: OpenBlob) -> Exception:
     if error.errno in MEDIUM_ERRORS:
-        return blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}")
+        return blob.damage_error(f"cannot be read: {os.strerror(error.errno or 0)}")
     if error.errno in _REFUSED:
         return SendfileRefused(os.strerror(error.errno or 0))
     return ClientGone(f"the client disconnected: {os.strerror(error.errno or 0)}")

@@ -94,7 +94,7 @@ class UploadFile(ContentFile):
         self._unsynced_bytes = 0
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
-        self._behind = threads.behind()
+        self._behind = threads.for_file()
         self._parallel = parallel
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
@@ -182,7 +182,7 @@ class UploadFile(ContentFile):
         if self._unsynced_bytes:
             self._behind_target = self._withheld or self._hasher.checkpoint()
             self._behind.begin(partial(self._make_durable, self._recording(self._behind_target)))
-            self._head_start.asked(self.offset)
+            self._head_start.note_sync(self.offset)
             self._unsynced_bytes = 0  # all are part of this sync
 
     def withhold(self) -> None:
@@ -236,10 +236,9 @@ class UploadFile(ContentFile):
         self.epoch = epoch
 
     def duplicate(self) -> int:
-        """Return a descriptor of the bytes, for pread only; the caller closes it. It outlives `finish` and
-        `close`.
+        """Return a descriptor of the bytes, for pread only; the caller closes it.
 
-        Raises BlobMissing or BlobDamaged if finished content is gone.
+        It outlives `finish` and `close`. Raises BlobMissing or BlobDamaged if finished content is gone.
         """
         if self.finished is None:
             return os.dup(self._data)
@@ -340,7 +339,7 @@ class UploadFile(ContentFile):
             _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)
             self.rollback_to(0)
 
-    def hashed(self) -> SegmentHasher | None:
+    def take_hasher(self) -> SegmentHasher | None:
         """Return the state after durable bytes, for the next opening; this object is unusable then."""
         if self._hasher.size_bytes > self._record.offset:
             self._hasher.restore(self._durable)
@@ -398,7 +397,7 @@ class UploadFile(ContentFile):
         for buffer in buffers:
             write_all(self._disk, self._data, buffer, offset)
             offset += len(buffer)
-            self._head_start.written(offset, self._durable.size_bytes, self.size_bytes)
+            self._head_start.note_written(offset, self._durable.size_bytes, self.size_bytes)
             self._hasher.update_sums(buffer)  # at once, while it is in the processor's cache
 
     def _preallocate(self, stop: int) -> None:

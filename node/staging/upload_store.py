@@ -220,11 +220,11 @@ class UploadStore:
                 raise NotFound("This node has fewer bytes of the upload.") from None
 
     def discard(self, file_uuid: str) -> bool:
-        """Remove the upload and its bytes; return False if there was none. Raises UploadLocked while it is in
-        use.
+        """Remove the upload and its bytes; return False if there was none.
 
         The removal is not synced. If a power cut brings the upload back, it has ended in the log and is
-        swept. A new upload of the same name makes the removal durable with its first sync.
+        swept. A new upload of the same name makes the removal durable with its first sync. Raises
+        UploadLocked while it is in use.
         """
         _require_uuid(file_uuid)
         idle = self._reserve(file_uuid)
@@ -289,7 +289,7 @@ class UploadStore:
 
     def _put_away(self, upload: UploadFile) -> None:
         """Close the files of an idle upload; keep the state of its hash."""
-        if (hashed := upload.hashed()) is not None:
+        if (hashed := upload.take_hasher()) is not None:
             self._hashed.keep(upload.file_uuid, hashed)
         upload.close_descriptors()
 

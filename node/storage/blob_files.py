@@ -42,7 +42,7 @@ from node.diskio.fs import (
     unlink,
 )
 from node.diskio.probe import DiskProbe
-from node.diskio.unusable_paths import PoisonItems
+from node.diskio.unusable_paths import UnusablePaths
 from node.storage.leftovers import Leftovers
 from node.storage.open_blobs import OpenBlobs
 from node.storage.out_of_service import OutOfService
@@ -65,7 +65,7 @@ from runtime.disk import writable_bytes
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; the index of the packs; blobs that cannot be opened, read or deleted;
+# Areas of `UnusablePaths`: directories; the index of the packs; blobs that cannot be opened, read or deleted;
 # blobs that cannot be quarantined, because no name leads to them or because they are damaged.
 PACKS = "packs"
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
@@ -98,7 +98,7 @@ class BlobFiles:
         self.syncs = DirectorySyncs()
         # For reading; a name is forgotten there when its file is deleted or replaced.
         self.opened = OpenBlobs()
-        self.poison = PoisonItems()
+        self.poison = UnusablePaths()
         self.out_of_service = OutOfService()
         self._maker = maker
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
@@ -191,15 +191,15 @@ class BlobFiles:
 
         A directory that cannot be listed is skipped, and is then in `poison`.
         """
-        for upper in self.listed("", directory_names):
-            for leaf in self.listed(upper, directory_names):
-                names = self.listed(f"{upper}/{leaf}", _file_names)
+        for upper in self.list_level("", directory_names):
+            for leaf in self.list_level(upper, directory_names):
+                names = self.list_level(f"{upper}/{leaf}", _file_names)
                 yield from (name for name in names if name.startswith(upper + leaf))
 
     def look_again(self) -> None:
         """Try again what could not be listed or opened: a regular look may come hours later."""
         for name in sorted(self.poison.names(BLOBS)):
-            self.listed(name, directory_names if name.count("/") == 0 else _file_names)
+            self.list_level(name, directory_names if name.count("/") == 0 else _file_names)
         for sha256 in sorted(self.poison.names(REPLICAS)):
             with self.poison.skipping(REPLICAS, sha256):
                 self.has(sha256)
@@ -449,11 +449,10 @@ class BlobFiles:
             self.disk.fsync(upper)
             self._leaves_known[leaf_at] = True
 
-    def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
-        """Return the names that `look` finds in the directory `name` below `blobs`; none if it does not
-        exist.
+    def list_level(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
+        """Return the names that `look` finds in the directory `name` below `blobs`.
 
-        The name may have two levels.
+        None if it does not exist. The name may have two levels.
         """
         with self.poison.skipping(BLOBS, name), suppress(FileNotFoundError), ExitStack() as opened:
             directory = self._blobs

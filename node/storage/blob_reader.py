@@ -71,7 +71,7 @@ async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) 
     BlobDamaged.
     """
     if stop > blob.size_bytes:
-        raise blob.damaged(f"has {blob.size_bytes} bytes, but {stop} were requested")
+        raise blob.damage_error(f"has {blob.size_bytes} bytes, but {stop} were requested")
     checking: asyncio.Task[None] | None = None
     try:
         while start < stop:
@@ -104,7 +104,7 @@ async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: 
         else:
             piece = await disk.run(os.pread, blob.fd, size_bytes, start)
     except OSError as error:
-        raise blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}") from error
+        raise blob.damage_error(f"cannot be read: {os.strerror(error.errno or 0)}") from error
     if not piece:
-        raise blob.damaged("is shorter than its sidecar says")
+        raise blob.damage_error("is shorter than its sidecar says")
     return piece

@@ -17,7 +17,7 @@ from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
 from node.storage.blob_files import PACKS, BlobFiles, require_sha256
 from node.storage.content_file import ContentFile
-from node.storage.packed_blobs import PackedBlobs, damaged, identity_of
+from node.storage.packed_blobs import PackedBlobs, damage_error, identity_of
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -159,13 +159,13 @@ class BlobStore(BlobFiles):
         if found is None or self.out_of_service.covers_packed(sha256, identity_of(found)):
             return super().size_bytes(sha256)
         try:
-            if self.packed.lies_there(found):
+            if self.packed.is_within_pack(found):
                 return found.length
         except OSError as error:
             raise storage_error(error) from error
         if self._packed(sha256) != found:  # it was moved to another pack meanwhile, or removed
             return self.size_bytes(sha256)
-        raise damaged(found)
+        raise damage_error(found)
 
     def iterate(self) -> Iterator[str]:
         """Yield the names of all blobs, ascending, each once."""
@@ -225,7 +225,7 @@ class BlobStore(BlobFiles):
 
         Raises OSError, or Internal if the disk returns other bytes.
         """
-        if not self.packed.takes(blob.size_bytes):
+        if not self.packed.is_packable(blob.size_bytes):
             super().install(blob, sums, source=source, parent=parent)
             if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed blob, which may be damaged
                 self.packed.remove(blob.sha256, unless=lambda: False)

@@ -63,18 +63,17 @@ async def read_whole(
     pace: Pace = _at_once,
     verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
 ) -> WholeRead:
-    """Read every segment of a blob; raise BlobDamaged unless all match their checksums, and the whole its
-    name.
+    """Read every segment of a blob, and compare the checksums and the name.
 
     Each segment is one job for the threads of the disk, so that other work is not held up; `pace` is awaited
-    before each. Raises FilestoreError.
+    before each. Raises BlobDamaged, FilestoreError.
     """
     whole = blob.begin()
     for index in range(segment_count(blob.size_bytes)):
         start, stop = blob.segment_range(index)
         await pace(stop - start)
         if not await disk.run(verify, blob, index, whole):
-            raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
+            raise blob.damage_error(f"segment {index} does not match its checksum", segment=index)
     blob.require_name(whole)
     return whole
 
@@ -106,7 +105,7 @@ async def verify_blob(
         raise
 
 
-async def affirmed_bytes(
+async def affirm_sound(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int | None:
     """Return the size of a sound blob, which is then kept for a while; None if there is none.

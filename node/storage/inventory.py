@@ -18,10 +18,10 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The result of a check:
+class BlobCheck:
+    """The result of a check.
 
-    the blob is whole, missing (neither field set), or has the damage that was found.
+    The blob is whole, missing (neither field set), or has the damage that was found.
     """
 
     sha256: str
@@ -43,20 +43,20 @@ class Names:
         return list(itertools.islice(self._names, limit))
 
 
-def look(blobs: BlobStore, sha256: str, size_bytes: int) -> Look:
+def check_blob(blobs: BlobStore, sha256: str, size_bytes: int) -> BlobCheck:
     """Check whether a blob of this size is there. Raises FilestoreError if the disk fails."""
     try:
         if blobs.size_bytes(sha256) == size_bytes:
-            return Look(sha256, is_whole=True)
+            return BlobCheck(sha256, is_whole=True)
         with blobs.open(sha256) as blob:
             if blob.size_bytes == size_bytes:  # another blob was placed meanwhile
-                return Look(sha256, is_whole=True)
+                return BlobCheck(sha256, is_whole=True)
             why = f"has {blob.size_bytes} bytes instead of the recorded {size_bytes}"
-            return Look(sha256, is_whole=False, damage=blob.damaged(why))
+            return BlobCheck(sha256, is_whole=False, damage=blob.damage_error(why))
     except BlobMissing:
-        return Look(sha256, is_whole=False)
+        return BlobCheck(sha256, is_whole=False)
     except BlobDamaged as damage:
-        return Look(sha256, is_whole=False, damage=damage)
+        return BlobCheck(sha256, is_whole=False, damage=damage)
 
 
 def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
@@ -66,8 +66,8 @@ def remove_lone_sidecars(blobs: BlobStore, upper: str) -> int:
     tiny, but no other pass removes it.
     """
     removed = 0
-    for leaf in blobs.listed(upper, directory_names):
-        for sha256 in blobs.listed(f"{upper}/{leaf}", _lone_sidecars):
+    for leaf in blobs.list_level(upper, directory_names):
+        for sha256 in blobs.list_level(f"{upper}/{leaf}", _lone_sidecars):
             with blobs.poison.skipping(REPLICAS, sha256), suppress(FileNotFoundError):
                 removed += _remove(blobs, sha256)
     return removed

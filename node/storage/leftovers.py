@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from node.diskio.fs import remove_tree
-from node.diskio.unusable_paths import PoisonItems
+from node.diskio.unusable_paths import UnusablePaths
 
 AREA = "uploads"
 
@@ -18,7 +18,7 @@ AREA = "uploads"
 class Leftovers:
     """The leftovers of one process, in the directory `uploads`. For any thread."""
 
-    def __init__(self, directory: int, poison: PoisonItems) -> None:
+    def __init__(self, directory: int, poison: UnusablePaths) -> None:
         self._directory = directory
         self._poison = poison
         self._lock = threading.Lock()

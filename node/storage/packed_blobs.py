@@ -117,7 +117,7 @@ class PackedBlobs:
         """Close the packs."""
         self.store.close()
 
-    def takes(self, size_bytes: int) -> bool:
+    def is_packable(self, size_bytes: int) -> bool:
         """Return whether a new blob of this size is stored in a pack. Does not block."""
         return size_bytes <= BLOB_BYTES_MAX and self.takes_new()
 
@@ -138,7 +138,7 @@ class PackedBlobs:
         try:
             loaded = self.store.load(bytes.fromhex(sha256))
         except RecordDamaged as error:
-            raise damaged(error.blob) from error
+            raise damage_error(error.blob) from error
         if loaded is None:
             return None
         others = [each for each in copies if each.place != loaded[0].place]
@@ -156,7 +156,7 @@ class PackedBlobs:
         """Return every position of the blob; more than one only for a moment. Raises OSError."""
         return self.store.index.copies(bytes.fromhex(sha256))
 
-    def lies_there(self, found: PackedBlob) -> bool:
+    def is_within_pack(self, found: PackedBlob) -> bool:
         """Return whether its pack is long enough to contain it; reads none of it. Raises OSError."""
         return self.store.reaches(found)
 
@@ -189,9 +189,9 @@ class PackedBlobs:
         """
         return self.store.index.affirm(bytes.fromhex(sha256), time.time_ns())
 
-    def unclaimed(self, limit: int) -> list[tuple[str, int]]:
+    def list_unclaimed(self, limit: int) -> list[tuple[str, int]]:
         """Return unclaimed blobs, with their arrival in ns since the epoch. Raises OSError."""
-        found = self.store.index.unclaimed(limit)
+        found = self.store.index.list_unclaimed(limit)
         return [(sha256.hex(), at_ns) for sha256, at_ns in found]
 
     def unclaimed_at_ns(self, sha256: str) -> int | None:
@@ -216,7 +216,7 @@ def identity_of(found: PackedBlob) -> tuple[int, int]:
     return found.place.pack, found.place.offset
 
 
-def damaged(found: PackedBlob) -> BlobDamaged:
+def damage_error(found: PackedBlob) -> BlobDamaged:
     """Return the error for a record that is not what was written."""
     why = "its record in a pack does not match its checksum"
     segment = 0 if segment_count(found.length) else None

@@ -117,9 +117,9 @@ class Partial(ContentFile):
         """Return how many bytes are still to be written."""
         return self.blob.size_bytes - self._record.coverage.size_bytes
 
-    def missing(self) -> list[Span]:
+    def missing_segments(self) -> list[Span]:
         """Return the segments that are not there, ascending."""
-        spans = self._record.coverage.missing(self.blob.size_bytes)
+        spans = self._record.coverage.gaps(self.blob.size_bytes)
         return [(start // SEGMENT_BYTES, segment_count(stop)) for start, stop in spans]
 
     def writer(self, first: int, stop: int) -> "SpanWriter":

@@ -39,7 +39,7 @@ _NAME = "quarantine"  # of its directory, among those that could not be synced
 AREA, QUARANTINED = (
     "quarantine",
     "kept",
-)  # areas of `PoisonItems`: files that cannot be examined, restored or purged
+)  # areas of `UnusablePaths`: files that cannot be examined, restored or purged
 
 
 class Quarantine:

@@ -132,9 +132,9 @@ class SegmentHasher:
         self.update_md5([buffer])
 
     def update_md5(self, buffers: Sequence[Octets]) -> None:
-        """Process the next bytes for MD5, if it was requested:
+        """Process the next bytes for MD5, if it was requested.
 
-        the second half of `update`, for any thread.
+        This is the second half of `update`, for any thread.
         """
         if self._md5 is not None:
             for buffer in buffers:
@@ -383,7 +383,7 @@ class OpenBlob:
         Checksums and bytes may match each other under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
-            raise self.damaged("has other content than its name says", is_other_content=True)
+            raise self.damage_error("has other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
         """Trust all that was read: every segment is sound, and the content matches its name.
@@ -424,7 +424,7 @@ class OpenBlob:
         """
         whole = self.begin() if self.size_bytes <= SEGMENT_BYTES else None
         if not self.verify_segment(index, whole):
-            raise self.damaged(f"segment {index} does not match its checksum", segment=index)
+            raise self.damage_error(f"segment {index} does not match its checksum", segment=index)
         if whole is not None:
             self.require_name(whole)
 
@@ -432,7 +432,7 @@ class OpenBlob:
         """Raise BlobDamaged if the log has another size: then this is the file of another blob."""
         if self.size_bytes != size_bytes:
             why = f"has {self.size_bytes} bytes instead of the recorded {size_bytes}"
-            raise self.damaged(why, is_other_content=True)
+            raise self.damage_error(why, is_other_content=True)
 
     def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
         """Return whether `verify_range` would read nothing. Never waits for a disk.
@@ -451,7 +451,9 @@ class OpenBlob:
         """Return a copy with its own descriptor. Raises OSError."""
         return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
 
-    def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
+    def damage_error(
+        self, why: str, *, segment: int | None = None, is_other_content: bool = False
+    ) -> BlobDamaged:
         """Return the error to raise about this file; no segment of it is trusted any more."""
         self._trusted.forget(self.sha256)
         return BlobDamaged(
@@ -484,9 +486,9 @@ def md5_of(blob: OpenBlob) -> str:
     try:
         hasher.update_from(blob.fd, blob.size_bytes)
     except EOFError as error:
-        raise blob.damaged("is shorter than it was") from error
+        raise blob.damage_error("is shorter than it was") from error
     except OSError as error:
         raise storage_error(error) from error
     if hasher.sha256() != blob.sha256:
-        raise blob.damaged("does not have its sha256")
+        raise blob.damage_error("does not have its sha256")
     return hasher.md5()

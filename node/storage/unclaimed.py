@@ -56,7 +56,7 @@ class UnclaimedBlobs:
         try:
             with os.scandir(self._directory) as entries:
                 found = list(islice(_notes(entries), limit))
-            return found + [Note(*each) for each in self._packed.unclaimed(limit - len(found))]
+            return found + [Note(*each) for each in self._packed.list_unclaimed(limit - len(found))]
         except OSError as error:
             raise storage_error(error) from error
 

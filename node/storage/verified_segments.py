@@ -43,7 +43,7 @@ class FileIdentity:
 
 
 @dataclass(slots=True)
-class _Trusted:
+class _TrustedFile:
     """The segments of one file: when each was found sound."""
 
     identity: FileIdentity
@@ -59,7 +59,7 @@ class TrustedSegments:
         self._segments_max = segments_max
         self._clock = clock
         self._lock = threading.Lock()
-        self._blobs: OrderedDict[str, _Trusted] = OrderedDict()
+        self._blobs: OrderedDict[str, _TrustedFile] = OrderedDict()
         self._count = 0
 
     def contains(self, sha256: str, index: int, identity: FileIdentity) -> bool:
@@ -83,7 +83,7 @@ class TrustedSegments:
             blob = self._blobs.get(sha256)
             if blob is None or blob.identity != identity:
                 self._drop(sha256)
-                blob = self._blobs[sha256] = _Trusted(identity)
+                blob = self._blobs[sha256] = _TrustedFile(identity)
             self._blobs.move_to_end(sha256)
             self._count += index not in blob.found_at_s
             blob.found_at_s[index] = self._clock() - age_s

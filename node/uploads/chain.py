@@ -4,11 +4,9 @@ Client → holder → first member → second: each has its own copy of the byte
 that file (`node/uploads/chain_link.py`). These statements hold whenever an offset is reported to a client:
 
 1. The holder and write_quorum - 1 members have that many bytes durably, and the log says so, with their
-sha256: `RecordProgress`, which the log accepts only from the holder of the present epoch.
-
+   sha256: `RecordProgress`, which the log accepts only from the holder of the present epoch.
 2. A member's bytes are a prefix of the holder's, proved by sha256 when the link begins. It never goes below
-the offset in the log, since the holder tells the log before bytes are dropped (`RewindUpload`).
-
+   the offset in the log, since the holder tells the log before bytes are dropped (`RewindUpload`).
 3. Within an epoch the holder's own file never shrinks below what it has proposed to the log.
 
 So if the holder is lost, every other node of that quorum can resume at that offset

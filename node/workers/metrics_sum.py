@@ -52,7 +52,7 @@ class Family(Struct, frozen=True, array_like=True):
     values: list[Value]
 
 
-class Numbers(Struct, frozen=True, array_like=True):
+class WorkerMetrics(Struct, frozen=True, array_like=True):
     """The metrics of one worker. `life` changes with each start of its process."""
 
     life: str
@@ -63,7 +63,7 @@ class Numbers(Struct, frozen=True, array_like=True):
         return sum(value.value for family in self.families if family.name == name for value in family.values)
 
 
-def collected(registry: CollectorRegistry) -> list[Family]:
+def collect_families(registry: CollectorRegistry) -> list[Family]:
     """Return everything in a registry, as it is now."""
     return [
         Family(
@@ -89,11 +89,11 @@ class SummedMetrics(CollectorRegistry):
         return self._made
 
 
-class Tally:
+class WorkerTotals:
     """The numbers of the other workers, including ended ones. Bounded by the number of workers."""
 
     def __init__(self) -> None:
-        self._received: dict[int, Numbers] = {}
+        self._received: dict[int, WorkerMetrics] = {}
         self._ended = _Sums()
 
     @property
@@ -101,7 +101,7 @@ class Tally:
         """Return the workers whose numbers have arrived."""
         return frozenset(self._received)
 
-    def receive(self, worker: int, numbers: Numbers) -> None:
+    def receive(self, worker: int, numbers: WorkerMetrics) -> None:
         """Store the numbers of a worker."""
         earlier = self._received.get(worker)
         if earlier is not None and earlier.life != numbers.life:
@@ -124,7 +124,7 @@ class Tally:
         )
 
     def total(self, own: list[Family], answering: Collection[int]) -> SummedMetrics:
-        """Return the numbers of the node:
+        """Return the numbers of the node.
 
         `own` are those of this process, `answering` the workers that answered now.
         """

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from ca.errors import Unavailable
 from node.base.metrics import CLIENT_BYTES, POISON
 from node.peer.client import PeerFailed, pieces
-from node.workers.metrics_sum import Numbers, Tally, collected
+from node.workers.metrics_sum import WorkerMetrics, WorkerTotals, collect_families
 from node.workers.siblings import Siblings
 from runtime.background import Work, Works, WorkState
 
@@ -44,7 +44,7 @@ class WorkerNumbers:
         self._works = works
         self._siblings = siblings
         self._life = secrets.token_hex(8)
-        self._tally = Tally()
+        self._tally = WorkerTotals()
         self._answering: frozenset[int] = frozenset()
         self._asking = asyncio.Lock()
         self._silences = Counter(
@@ -64,7 +64,7 @@ class WorkerNumbers:
             return await self._of_the_node(accept)
         await self._ask_all()
         encode, content_type = choose_encoder(accept)
-        return encode(self._tally.total(collected(self._registry), self._answering)), content_type
+        return encode(self._tally.total(collect_families(self._registry), self._answering)), content_type
 
     async def work(self) -> dict[int, list[WorkState] | None]:
         """Return the background work of every worker of this node; None for a worker that does not answer."""
@@ -76,15 +76,15 @@ class WorkerNumbers:
         """Return whether every other worker has answered once, on worker 0; True on other workers."""
         return self._siblings.worker > 0 or self._tally.workers == frozenset(self._siblings.others)
 
-    def uploads_elsewhere(self) -> int:
+    def other_uploads(self) -> int:
         """Return how many uploads the other workers were writing when they last answered."""
         return int(self._tally.gauge(_UPLOADS, self._answering))
 
-    def poison_elsewhere(self) -> int:
+    def other_unusable_paths(self) -> int:
         """Return how many paths on the disk the other workers skip."""
         return int(self._tally.gauge(POISON, self._answering))
 
-    def client_bytes_elsewhere(self) -> float:
+    def other_client_bytes(self) -> float:
         """Return how many content bytes clients have exchanged with the other workers so far."""
         return sum(self._tally.counter(name) for name in CLIENT_BYTES)
 
@@ -122,10 +122,10 @@ class WorkerNumbers:
                 worker for worker, numbers in zip(others, answers, strict=True) if numbers is not None
             )
 
-    async def _ask(self, worker: int) -> Numbers | None:
+    async def _ask(self, worker: int) -> WorkerMetrics | None:
         try:
             answer, _ = await self._get(worker, _PATH, {})
-            return msgspec.msgpack.decode(answer, type=Numbers)
+            return msgspec.msgpack.decode(answer, type=WorkerMetrics)
         except (PeerFailed, TimeoutError, msgspec.MsgspecError) as error:
             _log.debug("a worker does not answer", extra={"worker": worker, "reason": str(error)})
             return None
@@ -160,7 +160,7 @@ class WorkerNumbers:
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")
 
     async def _answer(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        numbers = Numbers(self._life, collected(self._registry))
+        numbers = WorkerMetrics(self._life, collect_families(self._registry))
         return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")
 
     async def _answer_work(self, request: web.Request) -> web.Response:  # noqa: ARG002

@@ -208,7 +208,7 @@ class Cluster:
     def last_words(self, member: Member) -> str:
         """How its process ended, and the last line that it logged."""
         child = self._development.children[member.id]
-        return f"{child.obituary()}: {last_line(child.log)}"
+        return f"{child.describe_end()}: {last_line(child.log)}"
 
     def add_node(self, node_id: str, token: str) -> Member:
         """A node joins; its process is started and not ready yet."""

@@ -17,7 +17,7 @@ from deploy.dev_cluster import Member
 from deploy.processes import OURS, Child, free_ports, start_child, stop_children, wait_until
 from metadata.model.records import CoordinatorRecord, HashReport
 from metadata.protocol.commands import ReportHash
-from metadata.rpc.roster import known_in
+from metadata.rpc.roster import read_roster
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_members import as_node, forged
 
@@ -105,7 +105,7 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
         add(cluster, guest)
         wait_voter(cluster, guest.id)
         assert cluster.get(f"/project-files/{file_uuid}", node=guest.member).status == 200
-        known = known_in(cluster.data(cluster.nodes[0]) / "coordinators.json")
+        known = read_roster(cluster.data(cluster.nodes[0]) / "coordinators.json")
         assert guest.id in {record.coordinator_id for record in known}
         assert "c4 leads." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
         cluster.create()

@@ -49,7 +49,7 @@ from metadata.protocol.commands import Envelope
 from metadata.rpc.instances import KnownInstances, count_start
 from metadata.rpc.roster import read_known, write_known
 from metadata.rpc.tls_contexts import MemberContexts
-from runtime.json_files import sealed, unsealed
+from runtime.json_files import decode_sealed, encode_sealed
 from tests.healing.harms import Harm
 from tests.healing.trial_outcomes import Outcome
 from tests.unit.snapshot_files import taken
@@ -290,12 +290,12 @@ def _fetch(
     source: SnapshotStore, target: SnapshotStore, meta: SnapshotMeta, model: Model, outcome: Outcome
 ) -> None:
     """What is verified in the end is right."""
-    incoming = target.incoming(meta, "c2")
+    incoming = target.begin_incoming(meta, "c2")
     while not incoming.is_complete:
         incoming.add(source.chunk(meta.index, meta.term, incoming.offset))
     incoming.finish()
     target.place(meta)
-    found = target.unfinished()
+    found = target.find_unfinished()
     if found is None:
         outcome.refusals.append("snapshot: it was not installed")
     elif digest_of(target._intent_path, at_rest=True) != model.digests[found.index]:
@@ -347,9 +347,9 @@ def _note(files: CoordinatorFiles, model: Model, *, origin: str, starts: int) ->
             await known.admit(other, Instance(f"{zlib.crc32(other.encode()):016x}", starts, f"{starts:016x}"))
 
     asyncio.run(meet())
-    model.known.append(unsealed(files.instances.read_bytes(), dict[str, Instance], of="c1"))
+    model.known.append(decode_sealed(files.instances.read_bytes(), dict[str, Instance], of="c1"))
     write_origin(files.state.with_name(f"{files.state.name}.origin"), origin)
-    write_durable(files.rebuilt, sealed(1_000_000 * starts))
+    write_durable(files.rebuilt, encode_sealed(1_000_000 * starts))
 
 
 def _backup(files: CoordinatorFiles, number: int) -> Path:
@@ -387,7 +387,7 @@ def _lay_down(directory: Path) -> None:
         source = SnapshotStore(directory / f"{SOURCE}-{name}", made / "none.sqlite")
         meta = _meta(directory / f"{SOURCE}-{name}")
         here = SnapshotStore(directory / f"coming-{name}", made / "none.sqlite")
-        incoming = here.incoming(meta, "c2")
+        incoming = here.begin_incoming(meta, "c2")
         chunk = source.chunk(meta.index, meta.term, 0)
         if not is_whole:
             data = chunk.data[:PART_BYTES]

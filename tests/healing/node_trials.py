@@ -185,7 +185,7 @@ def _start(outcome: Outcome, files: NodeFiles) -> None:
             contexts = MemberContexts(files.credential(), config.identity)
             contexts.credential.require_address(config.address)
         read_known(files.known, config.coordinators)
-    with outcome.refusing("instance"), files.locked() as lock:
+    with outcome.refusing("instance"), files.lock_directory() as lock:
         begin(files.instance, "n1", lock)
 
 
@@ -203,7 +203,11 @@ async def _live(keeper: Keeper, model: Model, outcome: Outcome, life: str) -> se
                 await getattr(keeper.custody, name)(Pass(yes_really=True))
             except Stopped as why:
                 outcome.refusals.append(str(why))
-    for work in (keeper.custody.settle_losses, keeper.custody.packing.look, keeper.custody.orphans.look):
+    for work in (
+        keeper.custody.settle_losses,
+        keeper.custody.packing.do_due,
+        keeper.custody.orphans.delete_orphans,
+    ):
         with outcome.refusing(f"{life}, {work.__qualname__}"):
             await work()
     _look_at_quarantine(keeper, model, outcome)
@@ -243,7 +247,7 @@ async def _scrub(keeper: Keeper, outcome: Outcome) -> None:
     """A whole cycle, by order."""
     order = keeper.custody.orders["scrub"]
     order.give(f"order-{keeper.log.asked}", yes_really=True)
-    cycle = await keeper.custody.scrubber.look(keeper.cycle())
+    cycle = await keeper.custody.scrubber.do_due(keeper.cycle())
     if not cycle.is_over:
         outcome.refusals.append("the scrub did not get to its end")
 
@@ -268,7 +272,7 @@ def _finish_partial(keeper: Keeper, model: Model, outcome: Outcome) -> None:
     with outcome.refusing("partial"):
         partial = PartialStore(keeper.blobs).open(blob, hasher.sums())
         try:
-            for first, stop in partial.missing():
+            for first, stop in partial.missing_segments():
                 _fill(partial, content, first, stop)
             whole = SegmentHasher()
             partial.hash_until(whole, len(content))
@@ -333,7 +337,7 @@ def _sign_in(data: Path) -> None:
 def _sign_in_again(data: Path) -> None:
     """One more start."""
     files = NodeFiles(data)
-    with files.locked() as lock:
+    with files.lock_directory() as lock:
         begin(files.instance, "n1", lock)
 
 

@@ -28,8 +28,8 @@ CLOCKS = (
     Mutant.of(
         "change of the group dated by the leader's own clock",
         "coordinator/member/driver",
-        "encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms())",
-        "encoded(command, 0, 0, 0, at_ms=self._clocks._wall_ms())",
+        "encode_entry(command, 0, 0, 0, at_ms=self._clocks.now_ms())",
+        "encode_entry(command, 0, 0, 0, at_ms=self._clocks._wall_ms())",
         f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest",
     ),
     Mutant.of(
@@ -421,14 +421,14 @@ STATES = (
     ),
     Mutant.of(
         "key that a row moves to is not noted",
-        "coordinator/machine/execution/touched",
+        "coordinator/machine/execution/slice_changes",
         '(moved, "NEW")',
         '(moved, "OLD")',
         f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",
     ),
     Mutant.of(
         "key that is noted already makes the change fail",
-        "coordinator/machine/execution/touched",
+        "coordinator/machine/execution/slice_changes",
         " ON CONFLICT DO NOTHING",
         "",
         f"{_TOUCHED}every_way_to_change_a_row_notes_its_keys_and_may_be_repeated",

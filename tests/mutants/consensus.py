@@ -347,7 +347,7 @@ MEMBERSHIP = (
     Mutant.of(
         "truncated change of the group kept",
         "coordinator/raft/log_view",
-        "self.memberships.truncated_from(index)",
+        "self.memberships.note_truncated(index)",
         "pass",
     ),
 )
@@ -356,7 +356,7 @@ SNAPSHOTS = (
     Mutant.of(
         "snapshot without its membership",
         "coordinator/raft/log_view",
-        "self.memberships.restored(meta.index, meta.members)",
+        "self.memberships.note_restored(meta.index, meta.members)",
         "pass",
     ),
     Mutant.of(

@@ -99,7 +99,7 @@ CUSTODY = (
     _of(
         "log not told of what goes to quarantine",
         "node/custody/compare.py",
-        '            await self._reporter.lost(moved, "missing")\n',
+        '            await self._reporter.report_lost(moved, "missing")\n',
         "",
         f"{_CUSTODY}/test_unknown_blobs.py::"
         "test_completion_that_saw_an_unknown_blob_before_its_quarantine_is_refused",

@@ -115,7 +115,7 @@ PACKS = (
     _of(
         "pack dropped with what was not copied",
         _STORE_FILE,
-        "self._is_appended_to(number) or self.index.in_pack(number, limit=1)",
+        "self._is_appended_to(number) or self.index.list_pack(number, limit=1)",
         "self._is_appended_to(number)",
         f"{DAMAGED}[payload-True]",
     ),

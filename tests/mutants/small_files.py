@@ -39,7 +39,7 @@ SMALL_FILES = (
     _of(
         "progress of scrubbing of another node believed",
         "node/custody/scrub.py",
-        "unsealed(raw, Cycle, of=self._context.node_id)",
+        "decode_sealed(raw, Cycle, of=self._context.node_id)",
         "msgspec.json.decode(bytes(msgspec.json.decode(self._state.read_bytes(),"
         " type=dict[str, msgspec.Raw])['content']), type=Cycle)",
         PROGRESS,

@@ -139,11 +139,11 @@ SNAPSHOTS = (
     Mutant.of(
         "snapshot named before its note",
         "coordinator/storage/snapshot_store",
-        """        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
+        """        write_durable(path.with_suffix(".json"), encode_sealed(note), mode=SECRET_MODE)
         making.replace(path)
 """,
         """        making.replace(path)
-        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
+        write_durable(path.with_suffix(".json"), encode_sealed(note), mode=SECRET_MODE)
 """,
         MADE,
     ),
@@ -385,7 +385,7 @@ MARKS = (
     Mutant.of(
         "start counted in passing",
         "metadata/rpc/instances",
-        "            write_durable(each, sealed(instance, of=own_id))\n",
+        "            write_durable(each, encode_sealed(instance, of=own_id))\n",
         "            each.write_bytes(sealed(instance, of=own_id))\n",
         COUNTED,
     ),

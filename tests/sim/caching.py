@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from coordinator.member.record_leases import Block, CacheLeases
 from metadata.model.records import Caller, ContentRecord
 from metadata.protocol.calls import FollowCall, FollowReply
-from node.base.record_store import CachedRecords, Reading
+from node.base.record_store import CachedRecords, PendingRead
 from tests.history import Operation
 from tests.history_records import Outcome
 from tests.unit.file_records import available_file
@@ -65,7 +65,7 @@ class _Records(CachedRecords):
         super().__init__()
         self._rules = rules
 
-    def begin(self, *, now_s: float) -> Reading | None:
+    def begin(self, *, now_s: float) -> PendingRead | None:
         reading = super().begin(now_s=now_s)
         if reading is not None and not self._rules.reads_under_way_are_spoiled:
             reading.blocked = frozenset()

@@ -67,7 +67,7 @@ class Member:
         self.reads_refused += ready.reads_refused
         self.raft.advance(ready)
         if ready.committed:
-            self.raft.applied(ready.committed[-1].index)
+            self.raft.note_applied(ready.committed[-1].index)
         return ready.send_after_sync
 
     def turn(self) -> list[Message]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ca.errors import Unavailable
-from coordinator.member.member import RaftMember, Waiter, configured
+from coordinator.member.member import RaftMember, Waiter, with_membership
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready
 from coordinator.storage import segment as form
@@ -142,7 +142,7 @@ class Machine:
             committed_bytes_max=weather.committed_bytes_max,
             applying_bytes_max=weather.applying_bytes_max,
         )
-        return configured(config, self.store) if self.store.applied_index() else config
+        return with_membership(config, self.store) if self.store.applied_index() else config
 
     def crash(self, *, power: bool, at: str = "any time") -> None:
         """The process dies; with `power` everything that was not synced may be lost."""
@@ -343,7 +343,7 @@ class Machine:
     def _applied(self, entries: list[Entry], replies: list[bytes]) -> None:
         assert self.member is not None, "a process answers"
         self.is_applying = False
-        self.member.applied(entries, replies)
+        self.member.note_applied(entries, replies)
         self._maybe_apply()
         self.turn()
 

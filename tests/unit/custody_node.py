@@ -277,7 +277,7 @@ class Keeper:
         """All that the loops of custody would do now, one after the other."""
         await self.custody.settle_losses()
         for work in self.custody.works:
-            await work.look()
+            await work.do_due()
 
     async def collect(self, *, yes_really: bool = False) -> dict[str, int]:
         run = Pass(yes_really)

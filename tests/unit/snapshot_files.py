@@ -23,7 +23,7 @@ def next_chunk(source: SnapshotStore, incoming: IncomingSnapshot) -> Chunk:
 
 
 def fetch(source: SnapshotStore, target: SnapshotStore) -> SnapshotMeta:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     while not incoming.is_complete:
         incoming.add(next_chunk(source, incoming))
     incoming.finish()

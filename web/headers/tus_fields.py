@@ -32,7 +32,7 @@ _UPLOAD: Final = re.compile(rf"(?:/[\w.~%-]+)*/api/v1/files/({_UUID})/content", 
 _DIGITS_MAX: Final = 16  # SIZE_BYTES_MAX has as many
 
 
-def offered(allow: str, *, takes_bytes: bool = True) -> dict[str, str]:
+def capability_headers(allow: str, *, takes_bytes: bool = True) -> dict[str, str]:
     """Return the headers that describe the supported tus protocol for these methods (tus core, OPTIONS)."""
     extensions = [name for name in EXTENSIONS.split(",") if takes_bytes or name != WITH_UPLOAD]
     return RESUMABLE | {

@@ -63,8 +63,8 @@ class ServerConnection(web.RequestHandler):
     def request_ended(self) -> None:
         """The request was answered, or its connection was lost."""
 
-    def idled(self) -> None:
-        """No request came in time: closed when this returns, unless `idle_longer` was called."""
+    def close_idle(self) -> None:
+        """No request came in time: closed when this returns, unless `restart_idle_timer` was called."""
 
     @property
     def is_waiting(self) -> bool:
@@ -76,7 +76,7 @@ class ServerConnection(web.RequestHandler):
         """Whether aiohttp's task is on its way to wait for a request: after an answer, or at the start."""
         return self._waiter is None and not self._request_in_progress and not self._messages
 
-    def takes_request(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the next request would be answered at once: none runs or waits, and nothing closes."""
         waiter = self._waiter
         return (
@@ -155,15 +155,15 @@ class ServerConnection(web.RequestHandler):
         if self._task_handler is not None and not self._request_in_progress:
             self._task_handler.cancel()
 
-    def idle_from_now(self) -> None:
+    def start_idle_timer(self) -> None:
         """Begin the idle time as aiohttp does behind an answer: the next request has to come within it."""
-        self.idle_longer()
+        self.restart_idle_timer()
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(
                 self._next_keepalive_close_time, self._process_keepalive
             )
 
-    def idle_longer(self) -> None:
+    def restart_idle_timer(self) -> None:
         """Begin the idle time again, as long as it was in the beginning."""
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
 
@@ -181,7 +181,7 @@ class ServerConnection(web.RequestHandler):
                 self._next_keepalive_close_time, self._process_keepalive
             )
             return
-        self.idled()
+        self.close_idle()
         super()._process_keepalive()
 
     async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:

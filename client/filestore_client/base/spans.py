@@ -43,7 +43,7 @@ class Coverage:
         self._starts[first:last] = [start]
         self._stops[first:last] = [stop]
 
-    def missing(self, size_bytes: int) -> Iterator[Span]:
+    def gaps(self, size_bytes: int) -> Iterator[Span]:
         """The gaps in a file of this size, ascending."""
         at = 0
         for start, stop in self.spans:

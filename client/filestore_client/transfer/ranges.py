@@ -81,7 +81,7 @@ async def download_ranges(
     Raises FilestoreError: the server's refusal, PreconditionFailed when the content is another now, or
     Unavailable when nothing went forward until the deadline; OSError of the sink.
     """
-    spans = split(sink.coverage.missing(content.size_bytes), connections)
+    spans = split(sink.coverage.gaps(content.size_bytes), connections)
     download = _Download(transport, file_uuid, content, sink, spans)
     try:
         async with asyncio.TaskGroup() as group:
@@ -139,13 +139,13 @@ class _Download:
             failure: Exception | None = None
             try:
                 await self._fetch(fetch)
-                self._nodes.succeeded(fetch.node)
+                self._nodes.note_success(fetch.node)
             except TRY_AGAIN as error:
                 failure = error
             finally:
                 self._end(fetch)
             if failure is not None and fetch.at < fetch.stop:
-                self._nodes.failed(fetch.node)
+                self._nodes.note_failure(fetch.node)
                 self._limits.check(failure)
                 if not self._nodes.any_awake():
                     await self._limits.pause(failure)
@@ -172,13 +172,13 @@ class _Download:
     def _end(self, fetch: RangeFetch) -> None:
         self._running.remove(fetch)
         self._measure(fetch)
-        self._nodes.give_back(fetch.node)
+        self._nodes.release(fetch.node)
         if fetch.at < fetch.stop:
             self._waiting.appendleft((fetch.at, fetch.stop))
         self._changed.set()
 
     def _measure(self, fetch: RangeFetch) -> None:
-        self._nodes.measured(fetch.node, fetch.at - fetch.start, time.monotonic() - fetch.began_at_s)
+        self._nodes.record_throughput(fetch.node, fetch.at - fetch.start, time.monotonic() - fetch.began_at_s)
 
     def _take_over(self) -> Span | None:
         """Some or all of what the slowest range still lacks, so that both would end at the same time."""

@@ -210,7 +210,7 @@ def own_or_granted(scope: Scope, user: User) -> Condition:
     )
 
 
-def received(scope: Scope, user: User) -> Condition:
+def received_condition(scope: Scope, user: User) -> Condition:
     """Return the condition that a row of a table of permissions is for the user, and has not expired."""
     return Condition(f"({_GRANTED})", _grant_parameters(scope, user))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ca.errors import InvalidRequest
-from coordinator.machine.execution import touched
+from coordinator.machine.execution import slice_changes
 from coordinator.machine.execution.change import Change, rules_in_force
 from metadata.model import rules
 from metadata.model.records import HashReport, StateHash
@@ -80,7 +80,7 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     """
     change.sessions.flush()
     db = change.db
-    touched.bound(db)
+    slice_changes.bound(db)
     stored = db.execute("SELECT CAST(table_name AS BLOB), after FROM digest_position").fetchone()
     tables = tables_of(rules_in_force(db))
     table, after = _start(tables, *stored) if stored else (tables[0], [])
@@ -91,7 +91,7 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     domain = _DOMAIN.format(rules_in_force(db)).encode()
     digest = hmac.new(domain, _encode(stored) + _encode(rows), "sha256").hexdigest()
     end = rows[-1][: len(columns.key)] if len(rows) == command.rows_max else None
-    touches = touched.forget(db, table, columns.key, columns.bound, after, end)
+    touches = slice_changes.forget(db, table, columns.key, columns.bound, after, end)
     if len(rows) < command.rows_max:
         following = (tables[(tables.index(table) + 1) % len(tables)], b"")
     else:

@@ -45,9 +45,9 @@ def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> Non
 
 
 def grant(db: sqlite3.Connection, bucket_id: str, wanted_bytes: int) -> int:
-    """Return how many of `wanted_bytes` can be reserved:
+    """Return how many of `wanted_bytes` can be reserved.
 
-    all of them, as long as the sum fits into a column.
+    All of them can, as long as the sum fits into a column.
     """
     (reserved_bytes,) = db.execute(
         "SELECT reserved_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)

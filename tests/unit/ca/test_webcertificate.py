@@ -94,15 +94,15 @@ async def test_new_pair_is_used_after_a_reload_and_a_bad_one_is_not(
     version, web = ssl.TLSVersion.TLSv1_3, tmp_path / "web"
     files = write_pair(web, PUBLIC)
     second = serial_of(files.certificate)
-    contexts.use_what_lies_on_disk()
+    contexts.reload_all()
     assert await shown(contexts, "files.example.org", version) == second
     other = write_pair(tmp_path / "other", PUBLIC)
     files.certificate.write_bytes(other.certificate.read_bytes())  # and its key is not there yet
-    contexts.use_what_lies_on_disk()
+    contexts.reload_all()
     assert "cannot use the new certificate for browsers" in caplog.text
     assert await shown(contexts, "files.example.org", version) == second
     files.key.write_bytes(other.key.read_bytes())
-    contexts.use_what_lies_on_disk()
+    contexts.reload_all()
     assert await shown(contexts, "files.example.org", version) == serial_of(other.certificate)
 
 
@@ -111,7 +111,7 @@ def test_bad_pair_does_not_keep_the_cluster_s_own_certificate_from_being_used(
 ) -> None:
     before = contexts.client()
     (tmp_path / "web" / "web.key").unlink()
-    contexts.use_what_lies_on_disk()
+    contexts.reload_all()
     assert contexts.client() is not before
 
 
@@ -127,7 +127,7 @@ def test_worker_that_starts_with_a_bad_pair_serves_without_it_until_that_is_mend
     assert (worker.web.names, worker.web.not_after_ms) == (frozenset(), 0)
     assert worker.web.context_for("files.example.org") is None
     files.key.chmod(0o600)
-    worker.use_what_lies_on_disk()
+    worker.reload_all()
     assert worker.web.context_for("files.example.org") is not None
 
 

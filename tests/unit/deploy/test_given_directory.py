@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.setup.running import give_to_user
+from deploy.setup.running import give_directory
 
 USER = "nobody"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -26,7 +26,7 @@ def test_everything_in_it_is_given_and_nothing_that_a_link_leads_to(tmp_path: Pa
     (beside / "secret").touch()
     (given / "folder").symlink_to(beside)
     (given / "link").symlink_to(beside / "secret")
-    give_to_user(given, USER)
+    give_directory(given, USER)
     for name in ("", "log", "log/segment", "file", "folder", "link"):
         assert owner(given / name) == USER, name
     assert owner(beside) == owner(beside / "secret") == "root"
@@ -35,7 +35,7 @@ def test_everything_in_it_is_given_and_nothing_that_a_link_leads_to(tmp_path: Pa
 def test_directory_that_is_itself_a_link_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     (tmp_path / "given").symlink_to(tmp_path / "beside")
-    give_to_user(tmp_path / "given", USER)
+    give_directory(tmp_path / "given", USER)
     assert owner(tmp_path / "beside") == "root"
 
 
@@ -54,7 +54,7 @@ def test_files_may_come_and_go_meanwhile(tmp_path: Path) -> None:
     thread.start()
     try:
         for _ in range(300):
-            give_to_user(tmp_path, USER)
+            give_directory(tmp_path, USER)
     finally:
         has_ended.set()
         thread.join()
@@ -62,5 +62,5 @@ def test_files_may_come_and_go_meanwhile(tmp_path: Path) -> None:
 
 
 def test_without_that_user_nothing_is_given(tmp_path: Path) -> None:
-    give_to_user(tmp_path, "no-such-user")
+    give_directory(tmp_path, "no-such-user")
     assert owner(tmp_path) == "root"

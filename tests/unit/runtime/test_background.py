@@ -111,7 +111,7 @@ async def test_step_that_goes_well_while_it_lasts_ends_the_failures_before_it() 
     running.cancel()
     await asyncio.wait([running])
     assert work.state().failures == 2
-    work.succeeded()
+    work.note_success()
     assert work.state().failures_in_row == 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metadata.model.records import CoordinatorRecord
 from metadata.rpc.instances import Instance, KnownInstances, copy_of, count_start
 from metadata.rpc.roster import read_known, write_known
-from runtime.json_files import decode_foreign, sealed, unsealed
+from runtime.json_files import decode_foreign, decode_sealed, encode_sealed
 
 INSTANCE = Instance("a" * 16, 5, "1" * 16)
 RECORD = CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=2)
@@ -36,17 +36,17 @@ def test_bytes_that_are_no_text_are_told_as_such() -> None:
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_flipped_bit_of_a_sealed_file_is_noticed(at: int, bit: int) -> None:
     content = {"c2": INSTANCE, "c3": INSTANCE}
-    raw = bytearray(sealed(content, of="c1"))
+    raw = bytearray(encode_sealed(content, of="c1"))
     raw[at % len(raw)] ^= 1 << bit
     try:
-        assert unsealed(bytes(raw), dict[str, Instance], of="c1") == content  # in what stands around it
+        assert decode_sealed(bytes(raw), dict[str, Instance], of="c1") == content  # in what stands around it
     except msgspec.MsgspecError:
         return
 
 
 def test_file_of_another_member_is_damage() -> None:
     with pytest.raises(msgspec.DecodeError, match="belongs to c2"):
-        unsealed(sealed([RECORD], of="c2"), list[CoordinatorRecord], of="c1")
+        decode_sealed(encode_sealed([RECORD], of="c2"), list[CoordinatorRecord], of="c1")
 
 
 async def test_digit_that_changed_in_what_is_known_of_others_refuses_nobody(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.json_files import sealed
+from runtime.json_files import encode_sealed
 from runtime.kept_time import NEAR_MS, STEP_MS, WAIT_S, KeptTime, SavedTime, read_saved
 
 DAY_S = 86_400.0
@@ -27,7 +27,7 @@ class Machine:
             self.kept_ms()
 
     def kept_ms(self) -> int:
-        return self._time.look(self.wall_ms, self.steady_s)
+        return self._time.update(self.wall_ms, self.steady_s)
 
     def behind_ms(self) -> int:
         return self.wall_ms - self.kept_ms()
@@ -36,7 +36,7 @@ class Machine:
         return self._time.jump_ms(self.wall_ms, self.steady_s)
 
     def save(self) -> SavedTime:
-        return self._time.saved(self.wall_ms, self.steady_s)
+        return self._time.to_saved(self.wall_ms, self.steady_s)
 
     def pause(self, seconds: float) -> None:
         """End the process, and start another one after these seconds, on a machine that was started anew."""
@@ -199,7 +199,7 @@ def test_saved_time_is_read_again_and_a_damaged_file_is_none(tmp_path: Path) -> 
     machine.wall_ms += DAYS_MS
     saved = machine.save()
     assert saved.kept_ms == machine.kept_ms()
-    path.write_bytes(sealed(saved, of="c1"))
+    path.write_bytes(encode_sealed(saved, of="c1"))
     assert read_saved(path, "c1") == saved
     assert read_saved(path, "c2") is None
     path.write_bytes(path.read_bytes().replace(b"ahead_ms", b"behind_s"))

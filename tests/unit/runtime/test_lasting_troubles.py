@@ -31,11 +31,11 @@ async def until(caplog: pytest.LogCaptureFixture, records: int) -> list[logging.
 async def test_trouble_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     troubles = LastingTroubles(_log, quiet_s=0.1)
     for number in range(100):
-        troubles.met("requests are not served", "read-only", request_id=f"r{number}")
+        troubles.note("requests are not served", "read-only", request_id=f"r{number}")
     begun, ended = await until(caplog, 2)
     assert (begun.message, begun.__dict__["request_id"]) == ("requests are not served", "r0")
     assert (ended.message, ended.__dict__["count"]) == ("no repetition of this message for 0 s", 100)
-    troubles.met("requests are not served", "read-only", request_id="again")
+    troubles.note("requests are not served", "read-only", request_id="again")
     assert (await until(caplog, 3))[2].__dict__["request_id"] == "again"
     await until(caplog, 4)
 
@@ -43,10 +43,10 @@ async def test_trouble_is_told_when_it_begins_and_when_it_ends(caplog: pytest.Lo
 async def test_trouble_that_goes_on_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     troubles = LastingTroubles(_log, quiet_s=0.2)
     for _ in range(20):
-        troubles.met("what", "why")
+        troubles.note("what", "why")
         await asyncio.sleep(0.02)
     assert len(caplog.records) == 1
-    troubles.met("what", "another")
+    troubles.note("what", "another")
     await until(caplog, 4)
 
 

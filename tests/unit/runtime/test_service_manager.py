@@ -76,8 +76,8 @@ async def until(condition: Callable[[], bool], process: Process) -> None:
 def test_changes_are_told_as_systemd_names_them(heard: NotifySocket) -> None:
     manager = ServiceManager()
     manager.ready()
-    manager.reloading()
-    manager.stopping()
+    manager.notify_reloading()
+    manager.notify_stopping()
     lines = heard.lines()
     assert lines[:2] == ["READY=1", "RELOADING=1"]
     assert lines[2].startswith("MONOTONIC_USEC=")
@@ -113,7 +113,7 @@ def test_change_that_a_full_socket_took_not_goes_before_the_next_beat(heard: Not
     told = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 2
     for _ in range(told):
         manager.alive()
-    manager.reloading()
+    manager.notify_reloading()
     manager.ready()
     assert set(heard.lines()) == {ALIVE}
     manager.alive()

@@ -15,7 +15,7 @@ from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.snapshot_store import SnapshotStore
 from metadata.model.records import CoordinatorRecord
 from metadata.rpc.websocket import end
-from runtime.stopping import Stop, WorkStopped, in_thread
+from runtime.stopping import Stop, WorkStopped, run_in_thread
 from tests.unit.state import State
 
 DEADLINE_S = 15.0
@@ -47,7 +47,7 @@ async def make_a_snapshot(directory: Path) -> None:
 
 
 async def back_up(directory: Path) -> None:
-    await in_thread(partial(take_backup, CoordinatorFiles(directory), 1_800_000_000_000))
+    await run_in_thread(partial(take_backup, CoordinatorFiles(directory), 1_800_000_000_000))
 
 
 async def send_elsewhere(directory: Path) -> None:
@@ -59,7 +59,7 @@ async def send_elsewhere(directory: Path) -> None:
 
 async def hash_all(directory: Path) -> None:
     snapshots = SnapshotStore(directory / "snapshots", directory / "state.sqlite")
-    await in_thread(snapshots.pin().digest_and_close)
+    await run_in_thread(snapshots.pin().digest_and_close)
 
 
 @pytest.mark.parametrize("work", [make_a_snapshot, back_up, send_elsewhere, hash_all])
@@ -88,14 +88,14 @@ async def test_long_work_ends_with_whoever_waits_for_it(
 
 
 async def test_work_that_is_waited_for_is_not_stopped() -> None:
-    assert await in_thread(lambda stop: stop.is_set()) is False
+    assert await run_in_thread(lambda stop: stop.is_set()) is False
 
     def raises(stop: Stop) -> None:
         stop.check()
         raise ValueError
 
     with pytest.raises(ValueError):
-        await in_thread(raises)
+        await run_in_thread(raises)
     stop = Stop()
     stop.rest(0)
     stop.set()

@@ -4,7 +4,7 @@ import pytest
 from multidict import CIMultiDict
 
 from ca.errors import InvalidRequest
-from web.cors import METHODS, ConsoleMembers, joined, origins_of, parse_origins
+from web.cors import METHODS, ConsoleMembers, join_vary, origins_of, parse_origins
 
 APP = "https://app.example.org"
 ALLOW = "Access-Control-Allow-Origin"
@@ -119,7 +119,7 @@ def test_origins_have_a_bound() -> None:
     [("Accept", "Accept, Origin"), ("Origin", "Origin"), ("accept, origin", "accept, origin"), ("*", "*")],
 )
 def test_what_an_answer_varies_by_is_kept(own: str, both: str) -> None:
-    assert joined(own, "Origin") == both
+    assert join_vary(own, "Origin") == both
 
 
 def test_pages_of_members_may_read_answers_as_long_as_they_are_members() -> None:

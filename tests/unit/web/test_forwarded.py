@@ -4,13 +4,13 @@ import pytest
 from multidict import CIMultiDict
 
 from ca.errors import InvalidRequest
-from web.forwarded import Forwarded, TrustedProxies, address_in, parse_networks
+from web.forwarded import ForwardedClient, TrustedProxies, address_in, parse_networks
 
 PROXY, OTHER = "10.0.0.1", "192.0.2.200"
 PROXIES = parse_networks("10.0.0.0/24, 2001:db8:1::/48,198.51.100.7")
 
 
-def read(*fields: tuple[str, str], peer: str = PROXY) -> Forwarded | None:
+def read(*fields: tuple[str, str], peer: str = PROXY) -> ForwardedClient | None:
     return PROXIES.read(peer, CIMultiDict(fields))
 
 
@@ -36,7 +36,7 @@ def test_word_of_others_counts_for_nothing(peer: str) -> None:
 
 @pytest.mark.parametrize("peer", [PROXY, "::ffff:10.0.0.1", "2001:db8:1::9%eth0", "198.51.100.7"])
 def test_proxy_is_known_however_its_address_is_written(peer: str) -> None:
-    assert read(*x_for("1.2.3.4"), peer=peer) == Forwarded("1.2.3.4")
+    assert read(*x_for("1.2.3.4"), peer=peer) == ForwardedClient("1.2.3.4")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_client_is_the_nearest_address_that_a_trusted_proxy_wrote(
 
 def test_two_kinds_that_name_different_clients_count_for_nothing() -> None:
     agreed = [*x_for("192.0.2.1"), *standard("for=192.0.2.1;host=evil.org")]
-    assert read(*agreed, ("X-Forwarded-Proto", "https")) == Forwarded("192.0.2.1", "https", "")
+    assert read(*agreed, ("X-Forwarded-Proto", "https")) == ForwardedClient("192.0.2.1", "https", "")
     differing = [*x_for("192.0.2.1"), *standard("for=9.9.9.9;proto=https;host=evil.org")]
-    assert read(*differing, ("X-Forwarded-Host", "evil.org")) == Forwarded(PROXY)
+    assert read(*differing, ("X-Forwarded-Host", "evil.org")) == ForwardedClient(PROXY)
 
 
 def test_so_many_proxies_behind_each_other_end_the_search() -> None:
@@ -122,14 +122,16 @@ def test_scheme_and_host_are_those_of_the_nearest_proxy(
     proto: str, host: str, expected: tuple[str, str]
 ) -> None:
     told = (("X-Forwarded-Proto", proto), ("X-Forwarded-Host", host))
-    assert read(*x_for("192.0.2.1"), *told) == Forwarded("192.0.2.1", *expected)
-    assert read(*told) == Forwarded(PROXY, *expected)
+    assert read(*x_for("192.0.2.1"), *told) == ForwardedClient("192.0.2.1", *expected)
+    assert read(*told) == ForwardedClient(PROXY, *expected)
 
 
 def test_scheme_and_host_of_the_standard_header_are_those_the_client_asked_by() -> None:
     told = "for=192.0.2.1;proto=https;host=files.example.org, for=10.0.0.2;proto=http;host=inner"
-    assert read(*standard(told)) == Forwarded("192.0.2.1", "https", "files.example.org")
-    assert read(*standard('for=192.0.2.1;host="a.org:8443"')) == Forwarded("192.0.2.1", "", "a.org:8443")
+    assert read(*standard(told)) == ForwardedClient("192.0.2.1", "https", "files.example.org")
+    assert read(*standard('for=192.0.2.1;host="a.org:8443"')) == ForwardedClient(
+        "192.0.2.1", "", "a.org:8443"
+    )
 
 
 @pytest.mark.parametrize(

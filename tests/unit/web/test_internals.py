@@ -68,11 +68,11 @@ class Connection(ServerConnection):
     def request_ended(self) -> None:
         self.between_turns.append(self.is_between_turns)
 
-    def idled(self) -> None:
+    def close_idle(self) -> None:
         self.idled_count += 1
         if self.idle_left:
             self.idle_left -= 1
-            self.idle_longer()
+            self.restart_idle_timer()
 
 
 class Client:
@@ -150,12 +150,12 @@ async def test_it_is_told_what_the_task_of_a_connection_does() -> None:
     held = Held()
     async with connected(held) as client:
         connection = client.connection
-        assert connection.takes_request()
+        assert connection.is_ready()
         assert not connection.is_between_turns
         await client.send(GET)
         await held.requests.get()
         assert not connection.is_waiting
-        assert not connection.takes_request()
+        assert not connection.is_ready()
         assert not connection.is_between_turns, "a request runs"
         await client.send(GET)
         assert connection.request_count == 2
@@ -163,12 +163,12 @@ async def test_it_is_told_what_the_task_of_a_connection_does() -> None:
         held.let.set()
         assert (await client.answer()).endswith(b"yes")
         assert (await client.answer()).endswith(b"yes")
-        await until(connection.takes_request)
+        await until(connection.is_ready)
         assert connection.last_body is None
         assert connection.began == 2
         assert connection.between_turns == [False, True], "the second waited while the first ended"
         connection.close()
-        assert not connection.takes_request()
+        assert not connection.is_ready()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_idling_stops_and_begins_again() -> None:
         await client.answer()
         await until(lambda: client.connection.is_waiting)
         client.connection.stop_idling()
-        client.connection.idle_from_now()
+        client.connection.start_idle_timer()
         await client.end()
         assert client.connection.idled_count == 1
 

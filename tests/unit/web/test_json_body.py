@@ -279,8 +279,8 @@ def test_addresses_of_one_network_share_a_bucket_and_the_table_is_bounded() -> N
 
 def test_body_pace_counts_waiting_only() -> None:
     pace = BodyPace(10.0)
-    pace.arrived(10 * 1024, waited_s=10.0)
-    pace.arrived(5, waited_s=9.0)
+    pace.note_arrival(10 * 1024, waited_s=10.0)
+    pace.note_arrival(5, waited_s=9.0)
     assert pace.left_s == pytest.approx(1.0)
     with pytest.raises(RequestTimeout):
-        pace.arrived(0, waited_s=1.0)
+        pace.note_arrival(0, waited_s=1.0)

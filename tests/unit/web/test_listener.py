@@ -115,18 +115,18 @@ def test_few_addresses_never_hold_all_places(greedy: int) -> None:
         for address in range(greedy):
             if (token := places.take(f"10.0.0.{address}")) is not None:
                 held[address].append(token)
-    left = places.most - places.taken
+    left = places.most - places.connection_count
     assert left >= places.most // (1 + http_listener.GREED * greedy) > 0
     assert all(abs(len(each) - http_listener.GREED * left) <= http_listener.GREED + 1 for each in held)
     assert places.take("10.0.1.1") is not None
     for token in held[0]:
         places.give_back(token)
         places.give_back(token)
-    assert places.taken == sum(map(len, held[1:])) + 1
+    assert places.connection_count == sum(map(len, held[1:])) + 1
     assert places.take("10.0.0.0") is not None
     while places.take("") is not None:
         pass
-    assert places.taken == places.most  # our own processes may have all of them
+    assert places.connection_count == places.most  # our own processes may have all of them
 
 
 async def test_refused_connection_is_counted_and_told_once(

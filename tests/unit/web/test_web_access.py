@@ -9,7 +9,7 @@ from aiohttp import web
 
 from ca.errors import InvalidRequest
 from web.app import new_application, serve
-from web.web_access import CLIENT_ADDRESS, WEB, client_address, understood
+from web.web_access import CLIENT_ADDRESS, WEB, client_address, parse_web_access
 from web.web_options import WebOptions
 
 APP = "https://app.example.org"
@@ -29,7 +29,7 @@ async def broken(request: web.Request) -> web.Response:
 @asynccontextmanager
 async def listening(options: WebOptions = OPTIONS, *, peer: bool = False) -> AsyncIterator[int]:
     app = new_application([web.get("/told", tell), web.get("/broken", broken)], component="test")
-    app[WEB] = understood(options)
+    app[WEB] = parse_web_access(options)
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, peer=peer)
     try:
         yield listener.port
@@ -150,7 +150,7 @@ async def test_listener_without_options_says_nothing_of_origins() -> None:
 )
 def test_what_cannot_be_a_public_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^--public-url: "):
-        understood(WebOptions(public_url=url))
+        parse_web_access(WebOptions(public_url=url))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_cannot_be_a_public_address_is_refused(url: str) -> None:
     ],
 )
 def test_public_address_is_taken_without_a_slash(url: str, taken: str) -> None:
-    assert understood(WebOptions(public_url=url)).public_url == taken
+    assert parse_web_access(WebOptions(public_url=url)).public_url == taken
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ def test_public_address_is_taken_without_a_slash(url: str, taken: str) -> None:
 )
 def test_certificate_and_key_come_together(given: WebOptions, missing: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{missing} is required with it"):
-        understood(given)
+        parse_web_access(given)

@@ -10,7 +10,7 @@ from coordinator.admin import setup
 from coordinator.storage.config import CoordinatorFiles
 from metadata.model.records import CoordinatorRecord
 from runtime.clock import now_ms
-from runtime.json_files import sealed
+from runtime.json_files import encode_sealed
 from runtime.kept_time import SavedTime
 
 
@@ -22,7 +22,7 @@ def test_admin_token_is_dated_by_the_time_that_is_kept_while_clocks_are_behind_i
     setup.init_cluster(files.data, coordinator_id="c1", cluster="lab", members=[own], development=True)
     for ahead_ms, issued_ms in ((3 * 86_400_000, 3 * 86_400_000), (-3 * 86_400_000, 0)):
         saved = SavedTime(10.0, begins_ms, begins_ms + ahead_ms - 10_000.0, 0.0)
-        files.time.write_bytes(sealed(saved, of="c1"))
+        files.time.write_bytes(encode_sealed(saved, of="c1"))
         payload = setup.mint_admin_token(files.data).split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
         assert claims["iat"] * 1000 == pytest.approx(begins_ms + issued_ms, abs=60_000)

@@ -109,7 +109,7 @@ class ComparingSeat(Seat):
     def fetch(self, offer: SnapshotOffer) -> None:
         """What the fetcher does, without a network."""
         source = self.group.seats[offer.source].snapshots
-        incoming = self.snapshots.incoming(offer.meta, offer.source)
+        incoming = self.snapshots.begin_incoming(offer.meta, offer.source)
         while not incoming.is_complete:
             incoming.add(source.chunk(offer.meta.index, offer.meta.term, incoming.offset))
         incoming.finish()

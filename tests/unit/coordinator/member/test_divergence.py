@@ -8,7 +8,7 @@ import pytest
 from coordinator.member.divergence import (
     INDEXES_MAX,
     REPORTERS_MAX,
-    DigestStanding,
+    DigestComparison,
     Divergence,
     DivergenceWatch,
     ReportedDigest,
@@ -279,15 +279,15 @@ def test_odd_one_is_needed_until_the_others_are_a_majority_with_one_digest() -> 
 def test_state_is_vouched_for_by_a_majority_of_witnesses_and_by_no_copy() -> None:
     watch = DivergenceWatch("c1")
     watch.note_own(10, "a")
-    assert watch.compare_own(10, VOTERS) is DigestStanding.OPEN
+    assert watch.compare_own(10, VOTERS) is DigestComparison.OPEN
     watch.process_report("c2", 10, ReportedDigest("a", origin="c1"), VOTERS)
-    assert watch.compare_own(10, VOTERS) is DigestStanding.OPEN
+    assert watch.compare_own(10, VOTERS) is DigestComparison.OPEN
     watch.process_report("c3", 10, "a", VOTERS)
-    assert watch.compare_own(10, VOTERS) is DigestStanding.AGREED
+    assert watch.compare_own(10, VOTERS) is DigestComparison.AGREED
     other = DivergenceWatch("c1")
     other.process_report("c2", 10, "b", VOTERS)  # before this member has hashed its own
     other.note_own(10, "a")
-    assert other.compare_own(10, VOTERS) is DigestStanding.DIFFERS
+    assert other.compare_own(10, VOTERS) is DigestComparison.DIFFERS
 
 
 def test_copy_is_a_witness_once_all_that_are_sound_have_the_same() -> None:

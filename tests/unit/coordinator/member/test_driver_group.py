@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member import driver as driver_module
 from coordinator.member.driver import Driver
-from coordinator.member.member import configured
+from coordinator.member.member import with_membership
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import (
@@ -110,7 +110,7 @@ class Seat:
         self.store = open_things.enter_context(closing(Store(self.data / "state.sqlite")))
         recover(self.log, self.store)
         self.driver = self.group.drivers[self.name] = Driver(
-            configured(Config(self.name, ("c1",)), self.store),
+            with_membership(Config(self.name, ("c1",)), self.store),
             self.log,
             self.store,
             self.snapshots,
@@ -125,7 +125,7 @@ class Seat:
 
     def fetch(self, offer: SnapshotOffer) -> None:
         source = self.group.seats[offer.source].snapshots
-        incoming = self.snapshots.incoming(offer.meta)
+        incoming = self.snapshots.begin_incoming(offer.meta)
         while not incoming.is_complete:
             incoming.add(source.chunk(offer.meta.index, offer.meta.term, incoming.offset))
         incoming.finish()

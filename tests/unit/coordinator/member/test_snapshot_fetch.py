@@ -107,7 +107,7 @@ async def test_snapshot_comes_whole_though_answers_are_lost(
         target.fetcher.offer(SnapshotOffer("c1", meta))  # an echo of what is being installed
         await asyncio.sleep(0)
         assert target.fetched.empty()
-        assert target.snapshots.incoming(meta).is_complete
+        assert target.snapshots.begin_incoming(meta).is_complete
 
 
 async def test_transfer_goes_on_where_it_ended_after_a_restart(

@@ -284,7 +284,7 @@ def test_committed_entries_are_handed_out_only_so_far_ahead_of_the_state_machine
     assert waiting.committed == []
     member.raft.advance(waiting)
 
-    member.raft.applied(handed_out.committed[-1].index)
+    member.raft.note_applied(handed_out.committed[-1].index)
     assert [entry.data for entry in member.raft.ready().committed] == [b"y"]
 
 

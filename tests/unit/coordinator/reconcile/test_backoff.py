@@ -34,34 +34,34 @@ def test_rests_double_up_to_a_bound_and_a_success_ends_them() -> None:
     backoff = Backoff(clock)
     rests = []
     for _ in range(12):
-        backoff.failed("n1", WHY)
+        backoff.note_failure("n1", WHY)
         began_s = clock.now_s
-        while backoff.rests("n1"):
+        while backoff.is_resting("n1"):
             clock.now_s += 1.0
         rests.append(clock.now_s - began_s)
     assert rests[:4] == [REST_S_MIN * 2**step for step in range(4)]
     assert rests[-3:] == [REST_S_MAX] * 3
     assert backoff.failures("n1") == 12
-    backoff.succeeded("n1")
+    backoff.note_success("n1")
     assert backoff.failures("n1") == 0
 
 
 def test_failures_of_one_event_count_once() -> None:
     backoff = Backoff(Clock())
     for _ in range(50):
-        backoff.failed("n1", WHY)
+        backoff.note_failure("n1", WHY)
     assert backoff.failures("n1") == 1
-    assert backoff.failing() == {}
+    assert backoff.failing_keys() == {}
 
 
 def test_what_failed_last_is_remembered_within_a_bound_of_number_and_time() -> None:
     clock = Clock()
     backoff = Backoff(clock)
     for number in range(KEYS_MAX + 10):
-        backoff.failed(f"{number}", WHY)
-    assert not backoff.rests("9")
-    assert backoff.rests("10")
-    assert backoff.rests(f"{KEYS_MAX + 9}")
+        backoff.note_failure(f"{number}", WHY)
+    assert not backoff.is_resting("9")
+    assert backoff.is_resting("10")
+    assert backoff.is_resting(f"{KEYS_MAX + 9}")
     clock.now_s += FORGOTTEN_S
     assert backoff.failures("10") == 0
 
@@ -128,9 +128,9 @@ def test_who_rests_is_tried_again_when_somebody_says_so_or_the_node_was_away() -
     failures = CopyFailures(Clock())
     failures.note_failed_target(copy(1), WHY, has_answered=False)
     failures.note_failed_sources(copy(2), ["n1"], WHY)
-    failures.answers.failed("n3", WHY)
+    failures.answers.note_failure("n3", WHY)
     failures.forget_node("n3")
-    assert (takers(failures, 3), failures.answers.rests("n3")) == (["n1", "n2", "n3"], False)
+    assert (takers(failures, 3), failures.answers.is_resting("n3")) == (["n1", "n2", "n3"], False)
     assert takers(failures, 1) == ["n1", "n2"]  # this copy failed
     assert takers(failures, 2) == []
     failures.forget()

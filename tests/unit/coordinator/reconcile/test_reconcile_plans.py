@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.reconcile.drain import draining, plan_release
+from coordinator.reconcile.drain import draining_nodes, plan_release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.jobs import shape
 from coordinator.reconcile.passes import skipped_nodes
@@ -147,7 +147,7 @@ def test_plan_reaches_what_is_wanted_and_never_more(
 
 def test_replica_on_a_draining_node_is_copied_before_it_may_go() -> None:
     cluster = facts(node("n1", draining=True), node("n2"), node("n3"), node("n4"))
-    assert draining(cluster) == ["n1"]
+    assert draining_nodes(cluster) == ["n1"]
     (copy,) = plan_release(blob("n1", "n2", "n3"), cluster)
     assert (copy.target, copy.sources) == ("n4", ("n2", "n3", "n1"))
     assert plan_release(blob("n1", "n2", "n3", "n4"), cluster) == []
@@ -155,7 +155,7 @@ def test_replica_on_a_draining_node_is_copied_before_it_may_go() -> None:
 
 def test_node_that_is_down_is_not_emptied() -> None:
     nodes = (node("n1", draining=True), node("n2", "down", draining=True), node("n3"))
-    assert draining(facts(*nodes)) == ["n1"]
+    assert draining_nodes(facts(*nodes)) == ["n1"]
 
 
 def test_node_that_could_not_be_told_to_look_is_not_taken_for_one_that_has_looked() -> None:

@@ -12,9 +12,9 @@ from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE, Rounds
-from coordinator.reconcile.job_runs import StepProgress, applied
+from coordinator.reconcile.job_runs import StepProgress, apply_command
 from coordinator.reconcile.recount import STEP_ROWS, recount
-from coordinator.reconcile.target_queues import Crew
+from coordinator.reconcile.target_queues import RunningWork
 from coordinator.reconcile.trim import count_surplus
 from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
 from coordinator.rpc.state_view import StateView
@@ -70,7 +70,7 @@ class Disks(NodeOrders):
         report = commands.ReportDropped(
             node_id=node.node_id, as_of=page.log_index, dropped=gone, spared=spared
         )
-        await applied(self.context.driver, report, Dropped)
+        await apply_command(self.context.driver, report, Dropped)
         counts = {"dropped": len(gone), "spared": len(spared)}
         return PassState(order_id=order_id, state="completed", counts=counts)
 
@@ -104,7 +104,7 @@ async def run(context: ReconcileContext, run_id: str) -> dict[str, int | str]:
 
 
 async def release_surplus(context: ReconcileContext, rounds: Rounds) -> None:
-    def begin(crew: Crew, replica: HeldReplica) -> bool:
+    def begin(crew: RunningWork, replica: HeldReplica) -> bool:
         blob = context.blob(replica.sha256)
         if not crew.is_at(replica.sha256) and blob is not None and count_surplus(blob, context.facts()):
             crew.begin(replica.sha256, lambda: rounds.release(replica.sha256))

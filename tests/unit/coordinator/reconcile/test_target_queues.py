@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator.reconcile import target_queues
-from coordinator.reconcile.target_queues import LOOKS_PAST_MAX, Crew, work_through
+from coordinator.reconcile.target_queues import LOOKS_PAST_MAX, RunningWork, work_through
 
 DEADLINE_S = 20.0
 
@@ -26,7 +26,7 @@ async def test_what_is_busy_is_passed_over_and_done_in_the_end(monkeypatch: pyte
     done: Counter[int] = Counter()
     is_free, others_done = asyncio.Event(), asyncio.Event()
 
-    def begin(at_work: Crew, number: int) -> bool:
+    def begin(at_work: RunningWork, number: int) -> bool:
         if done[number] or at_work.is_at(f"{number}"):
             return True
         if number % 2 and len([key for key in at_work._tasks if int(key) % 2]) >= 3:
@@ -56,7 +56,7 @@ async def test_no_more_is_passed_over_than_was_saved_up(monkeypatch: pytest.Monk
     seen: set[int] = set()
     has_waited, is_free = asyncio.Event(), asyncio.Event()
 
-    def begin(at_work: Crew, number: int) -> bool:
+    def begin(at_work: RunningWork, number: int) -> bool:
         if number in seen and number > 0:
             has_waited.set()  # asked again: it was not passed over
         seen.add(number)
@@ -79,7 +79,7 @@ async def test_failure_of_one_ends_all() -> None:
     async def last() -> None:
         await asyncio.Event().wait()
 
-    def begin(at_work: Crew, number: int) -> bool:
+    def begin(at_work: RunningWork, number: int) -> bool:
         at_work.begin(f"{number}", fail if number == 5 else last)
         return True
 

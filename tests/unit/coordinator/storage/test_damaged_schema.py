@@ -50,5 +50,5 @@ def test_damaged_schema_is_found_at_start_and_told(damaged: CoordinatorFiles) ->
 def test_snapshot_with_a_damaged_schema_is_moved_aside(damaged: CoordinatorFiles) -> None:
     snapshots = SnapshotStore(damaged.snapshots, damaged.state)
     shutil.copyfile(damaged.state, snapshots._intent_path)
-    assert snapshots.unfinished() is None
+    assert snapshots.find_unfinished() is None
     assert not snapshots._intent_path.exists()

@@ -98,21 +98,21 @@ async def test_disk_that_takes_no_bytes_is_told_and_told_again_when_it_does(tmp_
     disk, blobs = DiskWorkers(), BlobStore(tmp_path / "data", disk=Disk(fsync=fsync))
     watch = DiskWatch(disk, blobs, UploadLocks())
     assert watch.heartbeat().takes_bytes  # nobody has looked yet: there is no reason for an alarm
-    await watch.look()
+    await watch.check()
     assert watch.heartbeat().takes_bytes
     assert watch.heartbeat().free_bytes > 0
     for fault in (errno.EIO, errno.EROFS):
         faults[:] = [fault]
         watch._writable_at_s -= PROBE_S
-        await watch.look()
+        await watch.check()
         assert not watch.heartbeat().takes_bytes
         assert watch.heartbeat().free_bytes == 0
         faults.clear()
-        await watch.look()
+        await watch.check()
         assert watch.heartbeat().takes_bytes
     faults[:] = [errno.EMFILE]
     watch._writable_at_s -= PROBE_S
-    await watch.look()
+    await watch.check()
     assert watch.heartbeat().takes_bytes  # this process has too many files open: that is no news of the disk
     disk.close()
     blobs.close()
@@ -125,11 +125,11 @@ async def test_disk_without_any_room_takes_no_bytes_and_does_not_fail(tmp_path: 
     with failing_disk(tmp_path / "image", mounted):
         disk, blobs = DiskWorkers(), BlobStore(mounted / "data")
         watch = DiskWatch(disk, blobs, UploadLocks())
-        await watch.look()
+        await watch.check()
         assert (watch.is_writable(), watch.heartbeat().disk_full) == (True, False)
         ballast = os.open(mounted / "ballast", os.O_WRONLY | os.O_CREAT)
         os.posix_fallocate(ballast, 0, blobs.free_bytes())
-        await watch.look()
+        await watch.check()
         told = watch.heartbeat()
         assert (told.takes_bytes, told.disk_full, told.disk_fails, told.free_bytes) == (False, True, False, 0)
         assert not watch.is_writable()
@@ -140,7 +140,7 @@ async def test_disk_without_any_room_takes_no_bytes_and_does_not_fail(tmp_path: 
         assert not known.has_room(0)
         os.ftruncate(ballast, 0)
         os.fsync(ballast)
-        await watch.look()
+        await watch.check()
         assert (watch.is_writable(), watch.heartbeat().disk_full) == (True, False)
         os.close(ballast)
         disk.close()

@@ -155,7 +155,7 @@ def check_member(path: Path, kit: Kit, said: list[str], *, goes_on: bool) -> Non
         assert ledger.snapshots.origin() == "c2" or not is_new
         assert not list(path.glob("*.damaged"))
         if not is_new and "verified" in said:
-            assert ledger.snapshots.incoming(meta_of(kit.snapshots)).is_complete
+            assert ledger.snapshots.begin_incoming(meta_of(kit.snapshots)).is_complete
             assert list(path.glob("snapshots/*.verified"))
         if goes_on and not is_new:
             index = install_again(path, ledger, kit)
@@ -193,7 +193,7 @@ def test_decision_to_install_a_snapshot_is_durable(
     record = recorder.record("decide", lagging(tmp_path / "root", kit), kit.directory)
     for cut, path in made(record, seed, 30):
         if cut.notes:
-            found = SnapshotStore(path / "snapshots", path / "state.sqlite").unfinished()
+            found = SnapshotStore(path / "snapshots", path / "state.sqlite").find_unfinished()
             assert found == meta_of(kit.snapshots), cut
 
 

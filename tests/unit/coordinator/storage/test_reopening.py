@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.member.member import RaftMember, configured
+from coordinator.member.member import RaftMember, with_membership
 from coordinator.member.open_storage import open_ledger
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
@@ -30,7 +30,7 @@ Kit = tuple[SnapshotStore, list[str]]
 
 
 def member_of(log: SegmentLog, store: Store, snapshots: SnapshotStore) -> RaftMember:
-    config = configured(Config("c1", ("c1",)), store)
+    config = with_membership(Config("c1", ("c1",)), store)
     # The state of these tests knows one coordinator: a group of three is what it is held to be here.
     config = dataclasses.replace(config, members=VOTERS)
     return RaftMember(config, log, store, snapshots, random.Random(1))
@@ -330,7 +330,7 @@ def test_promise_that_a_start_has_read_survives_a_power_cut(seed: int) -> None:
 def test_log_forgets_nothing_that_the_database_may_lose(tmp_path: Path) -> None:
     files = made(tmp_path)
     with closing(SegmentLog.open(files.log)) as log, closing(Store(files.state)) as store:
-        config = configured(Config("c1", ("c1",)), store)
+        config = with_membership(Config("c1", ("c1",)), store)
         snapshots = SnapshotStore(files.snapshots, files.state)
         member = RaftMember(config, log, store, snapshots, random.Random(1), trailing_entries=0)
         assert [member.compactable(durable) for durable in (2, store.applied_index())] == [2, 7]

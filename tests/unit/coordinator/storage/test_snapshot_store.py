@@ -159,7 +159,7 @@ def test_what_is_left_of_a_fetch_makes_room_for_the_next(
     size_bytes = source.chunk(meta_of(source).index, 1, 0).size_bytes
     with small_disk(tmp_path / "target", size_bytes * 3 // 2, 1000):
         target = SnapshotStore(tmp_path / "target" / "snapshots", tmp_path / "target" / "state.sqlite")
-        target.incoming(meta_of(source)).add(next_chunk(source, target.incoming(meta_of(source))))
+        target.begin_incoming(meta_of(source)).add(next_chunk(source, target.begin_incoming(meta_of(source))))
         (part,) = (tmp_path / "target" / "snapshots").glob("*.part")
         with part.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -199,7 +199,7 @@ def test_retried_command_replies_the_same_and_changes_nothing_after_an_installat
 def test_lost_repeated_and_reordered_parts_change_nothing(
     source: SnapshotStore, target: SnapshotStore
 ) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     first = next_chunk(source, incoming)
     second = source.chunk(first.index, first.term, CHUNK_BYTES_MAX)
     with pytest.raises(InvalidRequest, match="next offset"):
@@ -233,7 +233,7 @@ def test_lost_repeated_and_reordered_parts_change_nothing(
 def test_damaged_or_hostile_part_changes_nothing(
     source: SnapshotStore, target: SnapshotStore, changes: dict[str, Any]
 ) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     for chunk in (next_chunk(source, incoming), source.chunk(meta_of(source).index, 1, CHUNK_BYTES_MAX)):
         with pytest.raises(InvalidRequest):
             incoming.add(msgspec.structs.replace(chunk, **changes))
@@ -242,7 +242,7 @@ def test_damaged_or_hostile_part_changes_nothing(
 
 
 def test_part_larger_than_the_bound_is_refused(source: SnapshotStore, target: SnapshotStore) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     data = bytes(CHUNK_BYTES_MAX + 1)
     chunk = msgspec.structs.replace(next_chunk(source, incoming), data=data, crc=zlib.crc32(data))
     with pytest.raises(InvalidRequest, match="damaged"):
@@ -251,7 +251,7 @@ def test_part_larger_than_the_bound_is_refused(source: SnapshotStore, target: Sn
 
 def test_snapshot_that_has_no_room_is_not_begun(tmp_path: Path, source: SnapshotStore) -> None:
     target = SnapshotStore(tmp_path / "target", tmp_path / "state.sqlite")
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     chunk = msgspec.structs.replace(next_chunk(source, incoming), size_bytes=SNAPSHOT_BYTES_MAX)
     with pytest.raises(InsufficientStorage):
         incoming.add(chunk)
@@ -260,9 +260,9 @@ def test_snapshot_that_has_no_room_is_not_begun(tmp_path: Path, source: Snapshot
 
 
 def test_restart_in_the_middle_goes_on_at_the_offset(source: SnapshotStore, target: SnapshotStore) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     incoming.add(next_chunk(source, incoming))
-    again = target.incoming(meta_of(source))
+    again = target.begin_incoming(meta_of(source))
     assert again.offset == CHUNK_BYTES_MAX
     assert not again.is_complete
     fetch(source, target)
@@ -272,7 +272,7 @@ def test_restart_between_verification_and_installation_fetches_nothing_again(
     source: SnapshotStore, target: SnapshotStore
 ) -> None:
     fetch(source, target)
-    again = target.incoming(meta_of(source))
+    again = target.begin_incoming(meta_of(source))
     assert again.is_complete
     again.finish()
     with pytest.raises(InvalidRequest, match="too late"):
@@ -282,11 +282,11 @@ def test_restart_between_verification_and_installation_fetches_nothing_again(
 def test_what_came_of_another_snapshot_is_removed(
     tmp_path: Path, state: State, source: SnapshotStore, target: SnapshotStore
 ) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     incoming.add(next_chunk(source, incoming))
     state.apply(create(ADMIN, "later"))
     taken(source, origin="")
-    newer = target.incoming(meta_of(source))
+    newer = target.begin_incoming(meta_of(source))
     assert newer.offset == 0
     assert files_of(tmp_path / "target" / "snapshots") == []
 
@@ -308,7 +308,7 @@ def test_other_file_of_the_same_name_is_refused_and_then_fetched_from_the_start(
     tmp_path: Path, state: State, source: SnapshotStore, target: SnapshotStore
 ) -> None:
     other = another_file(tmp_path, source)
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     incoming.add(next_chunk(source, incoming))
     with pytest.raises(InvalidRequest, match="another file"):
         incoming.add(next_chunk(other, incoming))
@@ -344,7 +344,7 @@ def all_chunks(source: SnapshotStore) -> list[Chunk]:
 def test_verified_snapshot_whose_name_was_not_durable_is_when_it_is_finished_again(
     source: SnapshotStore, target: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    incoming, synced = target.incoming(meta_of(source)), list[Path]()
+    incoming, synced = target.begin_incoming(meta_of(source)), list[Path]()
     for chunk in all_chunks(source):
         incoming.add(chunk)
 
@@ -364,7 +364,7 @@ def test_wrong_digest_removes_what_came(tmp_path: Path, source: SnapshotStore, t
     chunks = all_chunks(source)
     content = bytearray(b"".join(chunk.data for chunk in chunks))
     content[-1] ^= 1
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     for chunk in forged(chunks, bytes(content)):
         incoming.add(chunk)
     with pytest.raises(InvalidRequest, match="announced"):
@@ -382,7 +382,7 @@ def test_other_rows_from_a_member_that_announces_no_rows_are_refused(
     changed.write_bytes(b"".join(chunk.data for chunk in chunks))
     with closing(sqlite3.connect(changed)) as db, db:
         db.execute("UPDATE users SET generation = generation + 1")
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     for chunk in forged(chunks, changed.read_bytes()):
         incoming.add(msgspec.structs.replace(chunk, content=""))
     with pytest.raises(InvalidRequest, match="announced"):
@@ -401,7 +401,7 @@ def test_snapshot_whose_sync_failed_comes_again(
         patched.setattr(snapshot_store, "sync_file", fail)
         with pytest.raises(OSError, match="Input/output error"):
             fetch(source, target)
-    assert target.incoming(meta_of(source)).offset == 0
+    assert target.begin_incoming(meta_of(source)).offset == 0
     assert files_of(tmp_path / "target" / "snapshots") == []
     assert fetch(source, target) == meta_of(source)
 
@@ -411,7 +411,7 @@ def test_file_that_is_no_state_is_refused(tmp_path: Path, target: SnapshotStore)
         db.execute("CREATE TABLE applied (log_index, term)")
     for content in (b"no database" * 1000, b"", (tmp_path / "empty.sqlite").read_bytes()):
         data = content or b"\0"
-        incoming = target.incoming(SnapshotMeta(5, 1, Members(("c1",))))
+        incoming = target.begin_incoming(SnapshotMeta(5, 1, Members(("c1",))))
         incoming.add(
             Chunk(
                 index=5,
@@ -436,7 +436,7 @@ def test_snapshot_that_holds_another_state_than_was_offered_is_refused(
     source: SnapshotStore, target: SnapshotStore, changes: dict[str, Any]
 ) -> None:
     offered = msgspec.structs.replace(meta_of(source), **changes)
-    incoming = target.incoming(offered)
+    incoming = target.begin_incoming(offered)
     for chunk in all_chunks(source):
         incoming.add(msgspec.structs.replace(chunk, index=offered.index, term=offered.term))
     with pytest.raises(InvalidRequest, match="other members"):
@@ -447,7 +447,7 @@ def test_snapshot_that_holds_another_state_than_was_offered_is_refused(
 def test_snapshot_is_not_installed_unverified(
     tmp_path: Path, source: SnapshotStore, target: SnapshotStore
 ) -> None:
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     for chunk in all_chunks(source):
         incoming.add(chunk)
     with (

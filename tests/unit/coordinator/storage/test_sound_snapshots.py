@@ -93,7 +93,7 @@ def test_rows_that_nobody_vouched_for_are_not_taken(
 ) -> None:
     """The bytes are what was announced; the rows are not those whose digest a majority has."""
     taken(source, origin="")
-    incoming = target.incoming(meta_of(source))
+    incoming = target.begin_incoming(meta_of(source))
     while not incoming.is_complete:
         chunk = next_chunk(source, incoming)
         incoming.add(msgspec.structs.replace(chunk, content="0" * 64))
@@ -108,7 +108,7 @@ def test_taker_knows_whose_state_it_has_from_then_on(
 ) -> None:
     meta = taken(source, origin=said)
     fetch(source, target)
-    assert target.incoming(meta).is_vouched is (said == "")
+    assert target.begin_incoming(meta).is_vouched is (said == "")
     store = Store(tmp_path / "target" / "state.sqlite")
     target.install(meta, store)
     store.close()
@@ -123,7 +123,7 @@ def test_snapshot_of_an_older_member_is_that_members_state(
     state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path
 ) -> None:
     meta = taken(source, origin="")
-    incoming = target.incoming(meta, "c9")
+    incoming = target.begin_incoming(meta, "c9")
     while not incoming.is_complete:
         incoming.add(msgspec.structs.replace(next_chunk(source, incoming), content=""))
     incoming.finish()

@@ -221,7 +221,7 @@ def killed_copying(directory: Path) -> tuple[Path, list[int]]:
     state.apply_batch(*(create(ADMIN, f"later-{number}") for number in range(60)))
     assert state.store._file is not None
     left = directory / "as-it-was" / "state.sqlite"
-    with state.store._file.writing():
+    with state.store._file.around_checkpoint():
         state.store._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         copied(state.path, left)
     pages = pages_of(state.path, "files")

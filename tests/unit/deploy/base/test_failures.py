@@ -10,7 +10,14 @@ from ca.certificates import UntrustedCertificate
 from ca.errors import CATALOGUE, Internal
 from ca.errors import FilestoreError as LocalError
 from deploy.base import failures
-from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, explained, line_of, worse_of
+from deploy.base.failures import (
+    NEEDS_ATTENTION,
+    claims_of,
+    exit_code_of,
+    explain_rejection,
+    line_of,
+    worse_of,
+)
 from filestore_client.base.errors import CATALOGUE as OF_THE_CLIENT
 from filestore_client.base.errors import (
     FileChanged,
@@ -64,7 +71,7 @@ def token(**claims: object) -> str:
 
 
 def test_token_that_has_ended_is_told_since_when() -> None:
-    error = explained(token(sub="alice", exp=1_800_000_000), "in FILE", at_s=1_800_007_200)
+    error = explain_rejection(token(sub="alice", exp=1_800_000_000), "in FILE", at_s=1_800_007_200)
     assert re.fullmatch(r"The token of alice in FILE expired at 2\S+Z, 2 h ago\. .+", error.details)
     assert error.details.endswith("An admin can create a new one: filestore token user alice")
 
@@ -74,12 +81,12 @@ def test_token_that_has_ended_is_told_since_when() -> None:
 )
 def test_token_that_says_nothing_of_itself_is_told_as_not_taken(text: str) -> None:
     assert claims_of(text) == ("", 0.0)
-    assert explained(text, "in FILE", at_s=0).details.startswith("The token in FILE was rejected: ")
+    assert explain_rejection(text, "in FILE", at_s=0).details.startswith("The token in FILE was rejected: ")
 
 
 def test_what_else_is_raised_fails() -> None:
     assert exit_code_of(ValueError("a bug")) == 1
-    assert isinstance(explained("", "in FILE", at_s=0), FilestoreError)
+    assert isinstance(explain_rejection("", "in FILE", at_s=0), FilestoreError)
 
 
 def test_failure_is_worse_than_what_needs_attention() -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from metadata.model.records import Caller, FileRecord
 from metadata.protocol import commands
-from metadata.protocol.invalidation import CLASSIFIED, EVERY_KEY, EVERYTHING, NOTHING, invalidated, keys_of
+from metadata.protocol.invalidation import (
+    CLASSIFIED,
+    EVERY_KEY,
+    EVERYTHING,
+    NOTHING,
+    invalidated_keys,
+    keys_of,
+)
 from tests.unit.file_records import available_file
 from tests.unit.state import ADMIN
 
@@ -20,7 +27,7 @@ def test_command_that_is_not_known_makes_everything_untrue() -> None:
     class Unheard(msgspec.Struct):
         pass
 
-    assert invalidated(Unheard()) == EVERYTHING  # type: ignore[arg-type]
+    assert invalidated_keys(Unheard()) == EVERYTHING  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,7 @@ def test_command_that_is_not_known_makes_everything_untrue() -> None:
     ],
 )
 def test_command_names_the_records_that_it_makes_untrue(command: commands.AnyCommand, keys: set[str]) -> None:
-    assert invalidated(command) == keys
+    assert invalidated_keys(command) == keys
 
 
 @pytest.mark.parametrize("command", [commands.UpdateProjectFile, commands.UpdateVm, commands.UpdateBackup])
@@ -54,7 +61,7 @@ def test_what_is_described_anew_is_in_no_record_that_is_kept(command: type[msgsp
     assert shared == {"file_uuid", *named}
     for name, value in named.items():
         changed = msgspec.convert({"caller": ADMIN, "file_uuid": "f", name: value}, command)
-        assert invalidated(changed) == {"file:f"}  # type: ignore[arg-type]  # it is one
+        assert invalidated_keys(changed) == {"file:f"}  # type: ignore[arg-type]  # it is one
 
 
 def test_record_is_kept_under_its_file_its_reader_its_bucket_and_all() -> None:

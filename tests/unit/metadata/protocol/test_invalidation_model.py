@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coordinator.storage.state_store import Store
 from metadata.model.records import Caller, FileRecord
 from metadata.protocol import commands, queries
-from metadata.protocol.invalidation import invalidated, keys_of
+from metadata.protocol.invalidation import invalidated_keys, keys_of
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,
@@ -115,7 +115,7 @@ class Kept:
         self.records: dict[tuple[Caller, str], Any] = {}
 
     def apply(self, command: commands.AnyCommand) -> None:
-        keys = invalidated(command)
+        keys = invalidated_keys(command)
         for (caller, name), record in list(self.records.items()):
             if keys & set(keys_of(caller, msgspec.convert(record["file"], FileRecord))):
                 del self.records[caller, name]

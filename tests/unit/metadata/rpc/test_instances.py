@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict, InvalidRequest
-from metadata.rpc.instances import Instance, KnownInstances, count_start, parsed
+from metadata.rpc.instances import Instance, KnownInstances, count_start, parse_instance
 
 FIRST = Instance("a" * 16, 5, "1" * 16)
 AGAIN = Instance("a" * 16, 6, "2" * 16)
@@ -17,7 +17,7 @@ def test_each_start_of_a_directory_has_the_next_number(tmp_path: Path) -> None:
     assert [each.start for each in begun if each] == [1, 2, 3]
     assert len({each.directory for each in begun if each}) == 1
     assert len({each.process for each in begun if each}) == 3
-    assert [parsed(str(each)) for each in begun] == begun
+    assert [parse_instance(str(each)) for each in begun] == begun
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'["x", 1, "y"]'])
@@ -34,7 +34,7 @@ def test_directory_that_keeps_no_count_speaks_of_none(tmp_path: Path, content: b
 )
 def test_malformed_header_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
-        parsed(text)
+        parse_instance(text)
 
 
 @pytest.mark.parametrize(

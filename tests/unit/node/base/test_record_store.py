@@ -4,7 +4,7 @@ import pytest
 
 from metadata.model.records import Caller, ContentRecord
 from metadata.protocol.calls import FollowReply
-from node.base.record_store import CachedRecords, Reading
+from node.base.record_store import CachedRecords, PendingRead
 from tests.unit.file_records import available_file
 
 ALICE, BOB = Caller("alice", 1), Caller("bob", 1)
@@ -31,12 +31,12 @@ class Node:
         reply = FollowReply(term, version, list(blocked), lease_s)
         self.records.follow(reply, sent_at_s=self.at_s - late_s, now_s=self.at_s)
 
-    def begin(self) -> Reading:
+    def begin(self) -> PendingRead:
         reading = self.records.begin(now_s=self.at_s)
         assert reading is not None
         return reading
 
-    def keep(self, reading: Reading, caller: Caller = ALICE, found: ContentRecord | None = None) -> bool:
+    def keep(self, reading: PendingRead, caller: Caller = ALICE, found: ContentRecord | None = None) -> bool:
         return self.records.keep(reading, caller, found or record(), now_s=self.at_s)
 
     def fill(self, caller: Caller = ALICE, found: ContentRecord | None = None) -> bool:

@@ -19,7 +19,7 @@ def test_coverage_holds_what_a_set_of_bytes_holds(spans: list[list[int]]) -> Non
         model |= set(range(start, stop))
         assert coverage.size_bytes == len(model)
     assert {at for start, stop in coverage.spans for at in range(start, stop)} == model
-    missing = {at for start, stop in coverage.missing(SIZE) for at in range(start, stop)}
+    missing = {at for start, stop in coverage.gaps(SIZE) for at in range(start, stop)}
     assert missing == set(range(SIZE)) - model
     prefix = next(at for at in range(SIZE + 1) if at not in model)
     assert coverage.prefix_bytes == prefix
@@ -33,6 +33,6 @@ def test_spans_are_ascending_and_do_not_touch(spans: list[list[int]]) -> None:
 
 def test_gaps_end_with_the_file() -> None:
     coverage = Coverage([(2, 4), (8, 12)])
-    assert list(coverage.missing(10)) == [(0, 2), (4, 8)]
-    assert list(coverage.missing(3)) == [(0, 2)]
-    assert list(coverage.missing(0)) == []
+    assert list(coverage.gaps(10)) == [(0, 2), (4, 8)]
+    assert list(coverage.gaps(3)) == [(0, 2)]
+    assert list(coverage.gaps(0)) == []

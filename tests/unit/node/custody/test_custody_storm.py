@@ -89,7 +89,7 @@ class Storm:
         await self.keeper.compare(yes_really=True)
 
     async def drop_orphans(self, _name: str) -> None:
-        await self.keeper.custody.orphans.look()
+        await self.keeper.custody.orphans.delete_orphans()
 
     async def look(self, _name: str) -> None:
         await self.keeper.look()
@@ -134,7 +134,7 @@ async def test_disk_and_log_agree_in_the_end_and_nothing_wanted_is_gone(keeper: 
         await keeper.look()
         await keeper.collect(yes_really=True)
         await keeper.compare(yes_really=True)
-        await keeper.custody.orphans.look()
+        await keeper.custody.orphans.delete_orphans()
     assert keeper.blobs.unclaimed.some(BLOBS_MAX) == []
     assert keeper.on_disk() == keeper.held()
     assert storm.wanted <= set(keeper.held())

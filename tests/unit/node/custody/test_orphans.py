@@ -24,11 +24,11 @@ def notes(keeper: Keeper) -> list[str]:
 
 async def test_blob_that_nobody_claims_is_deleted_when_its_time_is_over(keeper: Keeper) -> None:
     name = keeper.put(keeper.content())
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
     keeper.restart()  # the note outlives the process
     keeper.later_s = PIN_OVER_S
-    assert await keeper.custody.orphans.look() == 1
+    assert await keeper.custody.orphans.delete_orphans() == 1
     assert (keeper.on_disk(), keeper.quarantined(), notes(keeper)) == ([], [], [])
     assert list((keeper.directory / "blobs").rglob(f"{name}*")) == []
     assert keeper.audited("blob.orphan") == [name]
@@ -44,25 +44,25 @@ async def test_what_was_removed_and_is_back_with_a_new_index_of_the_packs_goes_a
             file.unlink()
         keeper.start()
         assert keeper.on_disk() == sorted([kept, gone])
-        assert await keeper.custody.orphans.look() == 0
+        assert await keeper.custody.orphans.delete_orphans() == 0
         keeper.later_s = PIN_OVER_S
-        assert await keeper.custody.orphans.look() == 1
+        assert await keeper.custody.orphans.delete_orphans() == 1
         assert (keeper.on_disk(), keeper.quarantined(), notes(keeper)) == ([kept], [], [])
 
 
 async def test_blob_that_the_log_names_the_node_for_needs_no_note(keeper: Keeper) -> None:
     name = keeper.store()
     assert notes(keeper) == [name]
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), notes(keeper)) == ([name], [])
 
 
 async def test_blob_of_a_file_that_names_other_nodes_is_left_to_the_comparison(keeper: Keeper) -> None:
     name = keeper.store(nodes=("n2", "n3"))
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert notes(keeper) == [name]  # somebody may be about to name this node
     keeper.later_s = PIN_OVER_S
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), notes(keeper)) == ([name], [])
 
 
@@ -73,11 +73,11 @@ async def test_content_of_an_upload_stays_until_the_upload_has_left(keeper: Keep
         upload.append(content)
         name = upload.finish().sha256
     keeper.later_s = PIN_OVER_S
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
     uploads.discard(UUID)
     uploads.close()
-    assert await keeper.custody.orphans.look() == 1
+    assert await keeper.custody.orphans.delete_orphans() == 1
     assert (keeper.on_disk(), notes(keeper)) == ([], [])
 
 
@@ -87,11 +87,11 @@ async def test_blob_that_somebody_is_told_of_meanwhile_stays(keeper: Keeper, how
     name = keeper.put(content)
     keeper.later_s = PIN_OVER_S
     keeper.log.when_told = lambda: keeper.blobs.affirm(name) if how == "affirmed" else keeper.put(content)
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert keeper.on_disk() == [name]
     keeper.log.when_told = lambda: None
     acts.put(keeper.state, "file", name, *acts_nodes(), as_of=keeper.state.log_index)
-    await keeper.custody.orphans.look()
+    await keeper.custody.orphans.delete_orphans()
     assert (keeper.on_disk(), notes(keeper)) == ([name], [])
 
 
@@ -102,10 +102,10 @@ def acts_nodes() -> tuple[str, str]:
 async def test_blob_that_a_completion_claims_just_before_stays(keeper: Keeper) -> None:
     name = keeper.put(keeper.content())
     keeper.later_s = PIN_OVER_S
-    known = await keeper.context.known([name])
+    known = await keeper.context.states_in_log([name])
     assert known == {}
     acts.put(keeper.state, "file", name, "n1", "n2", as_of=keeper.state.log_index)
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert keeper.on_disk() == [name]
 
 
@@ -121,16 +121,16 @@ async def test_blob_that_is_claimed_before_the_log_hears_that_it_goes_stays(
         return await propose(command, reply_type, **options)
 
     monkeypatch.setattr(keeper.log, "propose", claimed_first)
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), keeper.held()) == ([name], [name])
 
 
 async def test_only_so_many_go_at_once(keeper: Keeper) -> None:
     names = [keeper.put(keeper.content()) for _ in range(ORPHANS_MAX + 1)]
     keeper.later_s = PIN_OVER_S
-    assert await keeper.custody.orphans.look() == ORPHANS_MAX
+    assert await keeper.custody.orphans.delete_orphans() == ORPHANS_MAX
     assert len(keeper.on_disk()) == 1
-    assert await keeper.custody.orphans.look() == 1
+    assert await keeper.custody.orphans.delete_orphans() == 1
     assert len(names) == ORPHANS_MAX + 1
 
 
@@ -150,7 +150,7 @@ async def test_what_is_no_note_is_left_alone(keeper: Keeper) -> None:
     (keeper.directory / "unclaimed" / ("a" * 64)).mkdir()
     name = keeper.put(keeper.content())
     keeper.later_s = PIN_OVER_S
-    assert await keeper.custody.orphans.look() == 1
+    assert await keeper.custody.orphans.delete_orphans() == 1
     assert (keeper.on_disk(), stranger.exists(), name in notes(keeper)) == ([], True, False)
 
 
@@ -200,7 +200,7 @@ async def test_clock_that_jumps_ahead_removes_nothing_from_quarantine_for_good(t
 async def test_clock_that_jumps_makes_no_content_old(told: Keeper, jump_s: int) -> None:
     name = told.put(told.content())
     told.later_s = jump_s
-    assert await told.custody.orphans.look() == 0
+    assert await told.custody.orphans.delete_orphans() == 0
     assert (await told.compare())["quarantined"] == 0
     assert (told.on_disk(), notes(told)) == ([name], [name])
 
@@ -217,6 +217,6 @@ async def test_content_that_an_upload_becomes_meanwhile_stays(keeper: Keeper) ->
             upload.finish()
 
     keeper.log.when_told = finish
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
     uploads.close()

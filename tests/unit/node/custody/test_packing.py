@@ -165,7 +165,7 @@ async def test_damaged_record_keeps_its_pack_until_it_is_in_quarantine(keeper: K
     assert await keeper.custody.packing.rewrite_due() == 0
     assert pack.exists()
     keeper.later_s = 31 * DAY_S
-    await keeper.custody.scrubber.look(keeper.cycle())
+    await keeper.custody.scrubber.do_due(keeper.cycle())
     assert keeper.quarantined() == [name]
     await keeper.custody.packing.rewrite_due()
     assert not pack.exists()

@@ -16,7 +16,7 @@ from metadata.protocol.calls import HeartbeatCall
 from node.custody.scrub import Cycle
 from node.diskio.durable import Disk
 from node.diskio.fs import DiskRefused
-from node.diskio.unusable_paths import ITEMS_MAX, PoisonItems
+from node.diskio.unusable_paths import ITEMS_MAX, UnusablePaths
 from node.membership.disk_monitor import POISON_SHOWN, DiskWatch
 from node.storage.blob_files import INCOMING, SIDECAR
 from node.storage.blobs import BlobStore
@@ -54,7 +54,7 @@ def blobs(tmp_path: Path) -> Iterator[BlobStore]:
 
 
 def test_item_is_logged_once_and_leaves_when_it_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     with caplog.at_level(logging.INFO, "node.diskio.unusable_paths"):
         for _ in range(3):
             with items.skipping("quarantine", "x"):
@@ -81,7 +81,7 @@ def test_name_of_any_bytes_fits_into_a_heartbeat(tmp_path: Path) -> None:
 
 
 def test_what_no_disk_says_is_raised() -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     for error in (Unavailable("no quorum"), OSError(errno.EMFILE, "files"), TimeoutError(), BlobMissing("x")):
         with pytest.raises(type(error)), items.skipping("blobs", "x"):
             raise error
@@ -92,7 +92,7 @@ def test_what_no_disk_says_is_raised() -> None:
 
 
 def test_items_are_bounded_and_those_that_are_gone_leave() -> None:
-    items = PoisonItems()
+    items = UnusablePaths()
     for number in range(ITEMS_MAX + 5):
         items.note("uploads", f"{number}/finished", broken(""))
     assert len(items) == len(items.names("uploads")) == ITEMS_MAX
@@ -117,14 +117,14 @@ async def test_directory_of_blobs_that_cannot_be_listed_is_passed_over(
         keeper.path(lost + end).unlink()
     with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", directory):
         counts = await keeper.compare()
-        cycle = await keeper.custody.scrubber.look(Cycle(began_at_ms=keeper.now_ms(), before_ms=5))
+        cycle = await keeper.custody.scrubber.do_due(Cycle(began_at_ms=keeper.now_ms(), before_ms=5))
     assert (counts["looked"], counts["missing"]) == (4, 1)
     assert keeper.held() == [hidden, *others]
     assert len(keeper.blobs.poison) == len(keeper.blobs.poison.names("blobs")) == 1
     assert (cycle.is_over, cycle.since_ms) == (True, 5)  # not everything was read
     keeper.blobs.look_again()
     assert len(keeper.blobs.poison) == 0
-    cycle = await keeper.custody.scrubber.look(cycle.next(keeper.now_ms()))
+    cycle = await keeper.custody.scrubber.do_due(cycle.next(keeper.now_ms()))
     assert len(keeper.blobs.poison) == 0
     assert cycle.since_ms == cycle.began_at_ms
 
@@ -142,7 +142,7 @@ async def test_directory_that_cannot_be_listed_ends_no_pass(
     for end in ("", SIDECAR):
         keeper.path(lost + end).unlink()
     with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", keeper.directory / area):
-        await keeper.custody.scrubber.look(Cycle(began_at_ms=keeper.now_ms()))
+        await keeper.custody.scrubber.do_due(Cycle(began_at_ms=keeper.now_ms()))
         await keeper.compare()
         counts = await keeper.collect()
     assert counts["dropped"] == 1
@@ -274,7 +274,7 @@ async def test_content_that_the_disk_refuses_for_a_strange_reason_is_passed_over
     name, rotten = sorted(keeper.store() for _ in range(2))
     keeper.rot(rotten)
     with injected(os.getpid(), "preadv,preadv2:error=EPERM", tmp_path / "strace.log", keeper.path(name)):
-        cycle = await keeper.custody.scrubber.look(Cycle(began_at_ms=keeper.now_ms(), before_ms=5))
+        cycle = await keeper.custody.scrubber.do_due(Cycle(began_at_ms=keeper.now_ms(), before_ms=5))
         assert (cycle.is_over, cycle.since_ms) == (True, 5)
         assert (keeper.held(), keeper.quarantined()) == ([name], [rotten])
         assert keeper.blobs.poison.names("reads") == {name}
@@ -288,7 +288,7 @@ async def test_state_of_the_scrub_that_cannot_be_read_or_written_ends_nothing(ke
     state.mkdir()
     cycle = await keeper.disk.run(keeper.custody.scrubber._load)
     assert (cycle.is_over, cycle.since_ms) == (False, 0)
-    cycle = await keeper.custody.scrubber.look(cycle)
+    cycle = await keeper.custody.scrubber.do_due(cycle)
     assert cycle.is_over
     assert keeper.held() == []
     assert keeper.blobs.poison.names("state") == {"scrub.json"}
@@ -389,7 +389,7 @@ async def test_directories_that_were_removed_are_made_again(keeper: Keeper) -> N
     store, watch = PartialStore(keeper.blobs), DiskWatch(keeper.disk, keeper.blobs, UploadLocks())
     for area in ("partials", "quarantine", "uploads", "blobs"):
         (keeper.directory / area).rmdir()
-    await watch.look()
+    await watch.check()
     hasher = SegmentHasher()
     hasher.update(b"x")
     store.open(FinishedBlob(hasher.sha256(), 1), hasher.sums()).close()
@@ -403,7 +403,7 @@ async def test_directories_that_were_removed_are_made_again(keeper: Keeper) -> N
 async def test_heartbeat_tells_what_is_passed_over(keeper: Keeper) -> None:
     watch = DiskWatch(keeper.disk, keeper.blobs, UploadLocks())
     watch.poison_elsewhere = lambda: 2
-    await watch.look()
+    await watch.check()
     assert (watch.heartbeat().poison, watch.heartbeat().poison_count) == ([], 2)
     for number in range(POISON_SHOWN + 1):
         keeper.blobs.poison.note("uploads", str(number), broken(""))
@@ -427,10 +427,10 @@ async def test_full_disk_fails_not(tmp_path: Path, number: int, is_failing: bool
     blobs = BlobStore(tmp_path / "other", disk=Disk(fsync=fsync))
     try:
         watch = DiskWatch(keeper.disk, blobs, UploadLocks())
-        await watch.look()
+        await watch.check()
         assert (watch.heartbeat().takes_bytes, watch.heartbeat().disk_fails) == (True, False)
         watch._writable_at_s, refusing[0] = float("-inf"), True
-        await watch.look()
+        await watch.check()
         assert (watch.heartbeat().takes_bytes, watch.heartbeat().disk_fails) == (False, is_failing)
     finally:
         blobs.close()
@@ -459,22 +459,22 @@ async def test_note_of_an_orphan_that_does_not_go_is_settled_once(keeper: Keeper
     for name in names:
         os.utime(unclaimed / name, (0, 0))
     with immutable(unclaimed / names[0]):
-        assert await keeper.custody.orphans.look() == 2
+        assert await keeper.custody.orphans.delete_orphans() == 2
         assert keeper.on_disk() == []
         log_index = keeper.state.log_index
-        assert await keeper.custody.orphans.look() == 0
+        assert await keeper.custody.orphans.delete_orphans() == 0
         assert keeper.state.log_index == log_index
         assert keeper.blobs.poison.names("unclaimed") == {names[0]}
-    assert await keeper.custody.orphans.look() == 0
+    assert await keeper.custody.orphans.delete_orphans() == 0
     assert (os.listdir(unclaimed), len(keeper.blobs.poison)) == ([], 0)
 
 
 async def test_unclaimed_notes_that_cannot_be_listed_are_told(keeper: Keeper, tmp_path: Path) -> None:
     unclaimed = keeper.directory / "unclaimed"
     with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", unclaimed):
-        assert await keeper.custody.orphans.look() == 0
+        assert await keeper.custody.orphans.delete_orphans() == 0
         assert keeper.blobs.poison.names("unclaimed") == {""}
-    await keeper.custody.orphans.look()
+    await keeper.custody.orphans.delete_orphans()
     assert len(keeper.blobs.poison) == 0
 
 

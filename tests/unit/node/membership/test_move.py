@@ -72,7 +72,7 @@ def test_move_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 
 def test_node_that_runs_is_not_moved_nor_one_into_what_is_in_use(tmp_path: Path) -> None:
     files, target = node_at(tmp_path / "old"), tmp_path / "new"
-    with files.locked(), pytest.raises(DataInUse):
+    with files.lock_directory(), pytest.raises(DataInUse):
         move(files.data, target)
     node_at(target)
     with pytest.raises(Conflict):

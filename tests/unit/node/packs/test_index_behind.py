@@ -39,7 +39,7 @@ def test_what_was_stored_behind_the_index_is_known_after_a_kill_and_claimed_by_n
     left(path, found, "*.pack")
     with closing(PackStore(found, pack_bytes_max=PACK_BYTES)) as again:
         assert present(again) == {*range(known), 10, 11, 12}
-        assert {sha256 for sha256, _ in again.index.unclaimed(100)} == {
+        assert {sha256 for sha256, _ in again.index.list_unclaimed(100)} == {
             blob(number)[0] for number in (*range(known), 10, 11, 12)
         }
 

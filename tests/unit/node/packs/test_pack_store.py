@@ -87,12 +87,14 @@ def test_what_is_back_without_the_index_is_claimed_by_nobody(store: PackStore, p
     """The log is asked of each, and what was removed goes again."""
     put(store, 1, 2, 3)
     put(store, 1)
-    for sha256, at_ns in store.index.unclaimed(9):
+    for sha256, at_ns in store.index.list_unclaimed(9):
         store.index.forget_unclaimed(sha256, at_ns)
     assert store.remove(blob(2)[0])
     with closing(opened_anew(store, path, has_index=False)) as again:
         assert present(again) == {1, 2, 3}
-        assert {sha256 for sha256, _ in again.index.unclaimed(9)} == {blob(each)[0] for each in (1, 2, 3)}
+        assert {sha256 for sha256, _ in again.index.list_unclaimed(9)} == {
+            blob(each)[0] for each in (1, 2, 3)
+        }
         for number in (1, 2):
             assert again.remove(blob(number)[0])  # of the one both records
         compare(again)

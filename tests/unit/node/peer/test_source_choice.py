@@ -30,24 +30,24 @@ def test_unknown_nodes_are_asked_in_turn(clock: Clock) -> None:
 def test_slow_node_gets_a_connection_only_when_the_fast_ones_have_many(clock: Clock) -> None:
     choice = NodeChoice(URLS[:2], now=clock)
     slow, fast = choice.take(), choice.take()
-    choice.measured(slow, 1 << 20, 1.0)
-    choice.measured(fast, 4 << 20, 1.0)
-    choice.give_back(slow)
-    choice.give_back(fast)
+    choice.record_throughput(slow, 1 << 20, 1.0)
+    choice.record_throughput(fast, 4 << 20, 1.0)
+    choice.release(slow)
+    choice.release(fast)
     assert [choice.take().url for _ in range(4)] == ["b", "b", "b", "a"]
 
 
 def test_tiny_range_tells_no_rate(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     node = choice.take()
-    choice.measured(node, 10, 0.1)
+    choice.record_throughput(node, 10, 0.1)
     assert node.bytes_per_s == 0
 
 
 def test_silent_node_is_slow(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     node = choice.take()
-    choice.measured(node, 0, 5.0)
+    choice.record_throughput(node, 0, 5.0)
     assert node.bytes_per_s == 1.0
 
 
@@ -56,7 +56,7 @@ def test_node_that_failed_rests_longer_each_time(clock: Clock) -> None:
     node = choice.take()
     rests = []
     for _ in range(8):
-        choice.failed(node)
+        choice.note_failure(node)
         rests.append(node.rests_until_s - clock.now_s)
     assert rests[:3] == [REST_S_MIN, 2 * REST_S_MIN, 4 * REST_S_MIN]
     assert rests[-1] == REST_S_MAX
@@ -69,6 +69,6 @@ def test_when_all_rest_the_first_to_wake_is_asked(clock: Clock) -> None:
     choice = NodeChoice(URLS, now=clock)
     for node in [choice.take() for _ in URLS]:
         clock.now_s += 0.01
-        choice.failed(node)
+        choice.note_failure(node)
     assert not choice.any_awake()
     assert choice.take().url == "a"

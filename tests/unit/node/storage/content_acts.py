@@ -92,7 +92,7 @@ def push(blobs: BlobStore, number: int, note: Note) -> None:
 def pull(partials: PartialStore, number: int, note: Note) -> None:
     content = content_of("pulled", number)
     with closing(partials.open(*described(content))) as partial:
-        lacking = [index for first, stop in partial.missing() for index in range(first, stop)]
+        lacking = [index for first, stop in partial.missing_segments() for index in range(first, stop)]
         for index in sorted(lacking, key=lambda index: index ^ 2):
             start = index * SEGMENT_BYTES
             partial.writer(index, index + 1).write(content[start : start + SEGMENT_BYTES])

@@ -62,7 +62,7 @@ def check(root: Path, cut: Cut) -> None:
         for number in range(ROUNDS):
             content = content_of("pulled", number)
             partial = partials.open(*described(content))
-            missing = {index for first, stop in partial.missing() for index in range(first, stop)}
+            missing = {index for first, stop in partial.missing_segments() for index in range(first, stop)}
             kept = {int(index) for other, index in told(cut, "kept") if int(other) == number}
             assert number in placing or not kept & missing, (number, cut)
             came = (root / "partials" / partial.blob.sha256 / CONTENT).read_bytes()

@@ -132,7 +132,7 @@ async def test_name_found_wrong_or_damage_ends_all_trust(nodes: list[Node]) -> N
             whole = blob.begin()
             blob.trust(whole)
         assert blob.is_trusted(0, blob.size_bytes)
-        blob.damaged("as somebody found")
+        blob.damage_error("as somebody found")
         assert not blob.has_its_name()
         assert not blob.is_trusted(0, blob.size_bytes)
 

@@ -188,13 +188,13 @@ async def test_blob_that_another_process_deleted_is_closed_at_the_next_look_at_t
 ) -> None:
     disk, other = DiskWorkers(), put(store, b"stays")
     watch = DiskWatch(disk, store, UploadLocks())
-    await watch.look()
+    await watch.check()
     for name in (NAME, other):
         store.open_and_cache(name).close()
     assert len(store.opened) == 2
     with closing(BlobStore(tmp_path)) as another:
         assert another.delete(NAME)
-    await watch.look()
+    await watch.check()
     assert len(store.opened) == 1
     disk.close()
     (store.opened.take(other) or pytest.fail("not kept")).close()

@@ -41,7 +41,7 @@ async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keep
         assert keeper.audited("replica.lost") == [name]
         assert keeper.blobs.poison.names("damaged") == {name}
         await keeper.compare()
-        await keeper.custody.scrubber.look(keeper.cycle())
+        await keeper.custody.scrubber.do_due(keeper.cycle())
         await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
         assert (keeper.held(), keeper.quarantined()) == ([sound], [])
         assert keeper.audited("replica.lost") == [name]
@@ -201,16 +201,16 @@ async def test_damaged_copy_stays_a_source_while_the_disk_shows_no_quarantine(
             held.enter_context(immutable(keeper.path(name)))
         await found_damaged(keeper, name)
         await keeper.custody.settle_losses()
-        await keeper.custody._copies.look()
+        await keeper.custody._copies.report_new()
         assert keeper.state.ask(query) == [name]
         keeper.later_s += 2 * REPORT_AGAIN_S
         quarantine = keeper.directory / "quarantine"
         with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", quarantine):
-            await keeper.custody._copies.look()
+            await keeper.custody._copies.report_new()
         assert keeper.state.ask(query) == [name]
         keeper.restart()
         keeper.later_s += 2 * REPORT_AGAIN_S
-        await keeper.custody._copies.look()
+        await keeper.custody._copies.report_new()
         assert keeper.state.ask(query) == [name]
 
 
@@ -226,9 +226,9 @@ async def test_what_is_gone_is_reported_right_after_the_loss_though_the_clock_ju
     keeper.rot(name)
     await found_damaged(keeper, name)
     keeper.later_s += jump_s
-    await keeper.custody._copies.look()
+    await keeper.custody._copies.report_new()
     await keeper.custody.settle_losses()
-    await keeper.custody._copies.look()
+    await keeper.custody._copies.report_new()
     [gone] = keeper.state.ask(ListDamagedBlobs(gone=True))["blobs"]
     assert (gone["sha256"], gone["gone"]) == (name, [[0, 2]])
 

@@ -23,7 +23,7 @@ from node.packs.store import BLOB_BYTES_MAX, INDEX
 from node.storage.blob_files import PACKS as INDEX_AREA
 from node.storage.blobs import BlobStore
 from node.storage.damage import remove_from_service, retry_quarantine, verify_blob
-from node.storage.inventory import look
+from node.storage.inventory import check_blob
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
 from node.uploads.write_locks import UploadLocks
@@ -207,7 +207,7 @@ async def test_index_that_is_damaged_while_a_process_runs_makes_nothing_lost(kee
     counts = await keeper.compare()
     assert (counts["looked"], counts["missing"]) == (1, 0)
     keeper.blobs.open(file).close()
-    cycle = await keeper.custody.scrubber.look(keeper.cycle())
+    cycle = await keeper.custody.scrubber.do_due(keeper.cycle())
     assert cycle.has_gaps
     assert keeper.blobs.poison.names(INDEX_AREA) == {""}
     keeper.blobs.look_again()
@@ -271,17 +271,17 @@ async def test_wrong_index_is_rebuilt_while_the_node_runs(
 async def test_scrub_finds_what_the_index_of_the_packs_lacks(keeper: Keeper) -> None:
     """And each process compares them once, also in the middle of a cycle or after it."""
     names = sorted(keeper.store() for _ in range(3))
-    cycle = await keeper.custody.scrubber.look(keeper.cycle())
+    cycle = await keeper.custody.scrubber.do_due(keeper.cycle())
     assert not cycle.has_gaps
     keeper.restart()
     with opened_index(keeper.directory) as db:
         db.execute("DELETE FROM blobs WHERE sha256 = ?", (bytes.fromhex(names[1]),))
-    assert not (await keeper.custody.scrubber.look(cycle)).has_gaps  # all that it was to read was read
+    assert not (await keeper.custody.scrubber.do_due(cycle)).has_gaps  # all that it was to read was read
     assert keeper.blobs.poison.names(INDEX_AREA) == {""}
     assert keeper.held() == names
-    assert (await keeper.custody.scrubber.look(keeper.cycle())).has_gaps
+    assert (await keeper.custody.scrubber.do_due(keeper.cycle())).has_gaps
     assert keeper.blobs.packed.heal()
-    assert not (await keeper.custody.scrubber.look(keeper.cycle())).has_gaps
+    assert not (await keeper.custody.scrubber.do_due(keeper.cycle())).has_gaps
     assert keeper.on_disk() == names
 
 
@@ -362,8 +362,8 @@ def test_look_at_a_packed_blob_reads_none_of_it(store: BlobStore, tmp_path: Path
     """As of a file: a comparison would read all small blobs of a disk else."""
     put(store, CONTENT)
     rot_packed(tmp_path, NAME)
-    assert look(store, NAME, len(CONTENT)).is_whole
-    other = look(store, NAME, len(CONTENT) + 1)
+    assert check_blob(store, NAME, len(CONTENT)).is_whole
+    other = check_blob(store, NAME, len(CONTENT) + 1)
     assert not other.is_whole
     assert other.damage is not None
 

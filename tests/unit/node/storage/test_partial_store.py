@@ -64,7 +64,7 @@ def leave(store: PartialStore, *indexes: int) -> None:
 def missing(store: PartialStore) -> list[tuple[int, int]]:
     partial = store.open(BLOB, SUMS)
     try:
-        return partial.missing()
+        return partial.missing_segments()
     finally:
         partial.close()
 
@@ -72,7 +72,7 @@ def missing(store: PartialStore) -> list[tuple[int, int]]:
 def test_segments_that_were_kept_are_found_again(store: PartialStore) -> None:
     leave(store, 2, 0)
     partial = store.open(BLOB, SUMS)
-    assert (partial.missing(), partial.prefix_bytes) == ([(1, 2)], SEGMENT_BYTES)
+    assert (partial.missing_segments(), partial.prefix_bytes) == ([(1, 2)], SEGMENT_BYTES)
     assert partial.lacking_bytes == SEGMENT_BYTES
     partial.close()
 
@@ -220,7 +220,7 @@ def test_partial_of_other_checksums_is_begun_anew(store: PartialStore) -> None:
     leave(store, 0)
     other = SegmentSums(SUMS.size_bytes, bytes(len(SUMS.digests)))
     partial = store.open(BLOB, other)
-    assert partial.missing() == [(0, 3)]
+    assert partial.missing_segments() == [(0, 3)]
     partial.close()
 
 
@@ -306,7 +306,7 @@ def test_partial_that_was_sealed_before_a_crash_can_be_gone_on_with(
     leave(store, 0, 1, 2)
     (directory / "content").chmod(0o400)
     partial = store.open(BLOB, SUMS)
-    assert partial.missing() == []
+    assert partial.missing_segments() == []
     assert (directory / "content").stat().st_mode & 0o777 == 0o600
     partial.close()
 

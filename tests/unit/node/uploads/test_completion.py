@@ -93,7 +93,7 @@ async def test_content_that_comes_again_is_taken_while_its_nodes_are_to_drop_it(
         custody = node.services.custody
         assert custody is not None
         for work in custody.works:
-            await work.look()
+            await work.do_due()
         assert node.services.blobs.has(SHA256)
 
 

@@ -8,7 +8,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from node.base.metrics import NodeMetrics
-from node.workers.metrics_sum import OF_THE_NODE, Numbers, Tally, collected
+from node.workers.metrics_sum import OF_THE_NODE, WorkerMetrics, WorkerTotals, collect_families
 
 SUMMED = {  # each process has some of it, or only the first one has any
     "filestore_custody_broken_off",
@@ -39,20 +39,20 @@ class Worker:
         Gauge("process_start_time_seconds", "Start.", registry=self.registry).set(100 + hits)
         Info("filestore", "Part.", registry=self.registry).info({"component": "node"})
 
-    def tell(self) -> Numbers:
-        sent = msgspec.msgpack.encode(Numbers(self.life, collected(self.registry)))
-        return msgspec.msgpack.decode(sent, type=Numbers)
+    def tell(self) -> WorkerMetrics:
+        sent = msgspec.msgpack.encode(WorkerMetrics(self.life, collect_families(self.registry)))
+        return msgspec.msgpack.decode(sent, type=WorkerMetrics)
 
 
-def total(tally: Tally, own: Worker, answering: set[int]) -> dict[str, float]:
-    text = generate_latest(tally.total(collected(own.registry), answering)).decode()
+def total(tally: WorkerTotals, own: Worker, answering: set[int]) -> dict[str, float]:
+    text = generate_latest(tally.total(collect_families(own.registry), answering)).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines)
     return {name: float(value) for name, value in lines}
 
 
 def test_counters_and_histograms_are_summed_by_label_and_bucket() -> None:
-    own, other, tally = Worker("a", hits=3), Worker("b", hits=4), Tally()
+    own, other, tally = Worker("a", hits=3), Worker("b", hits=4), WorkerTotals()
     other.hits.labels("/b").inc()
     own.times.observe(0.5)
     other.times.observe(1.5)
@@ -69,7 +69,7 @@ def test_gauges_are_summed_and_what_a_node_has_once_is_told_once() -> None:
     own, other, tally = (
         Worker("a", hits=1, uploads=2, free_bytes=70),
         Worker("b", hits=2, uploads=3, free_bytes=60),
-        Tally(),
+        WorkerTotals(),
     )
     tally.receive(1, other.tell())
     found = total(tally, own, {1})
@@ -81,7 +81,7 @@ def test_gauges_are_summed_and_what_a_node_has_once_is_told_once() -> None:
 
 
 def test_silent_worker_keeps_its_counts_and_loses_its_gauges() -> None:
-    own, other, tally = Worker("a", hits=1, uploads=2), Worker("b", hits=2, uploads=3), Tally()
+    own, other, tally = Worker("a", hits=1, uploads=2), Worker("b", hits=2, uploads=3), WorkerTotals()
     tally.receive(1, other.tell())
     found = total(tally, own, set())
     assert found['hits_total{route="/a"}'] == 3
@@ -90,7 +90,7 @@ def test_silent_worker_keeps_its_counts_and_loses_its_gauges() -> None:
 
 
 def test_counts_of_ended_processes_stay_when_others_take_their_place() -> None:
-    own, tally = Worker("a", hits=1), Tally()
+    own, tally = Worker("a", hits=1), WorkerTotals()
     for life in ("b", "c", "d"):
         tally.receive(1, Worker(life, hits=9).tell())  # an older look of the same life
         tally.receive(1, Worker(life, hits=10, uploads=1).tell())
@@ -101,7 +101,7 @@ def test_counts_of_ended_processes_stay_when_others_take_their_place() -> None:
 
 
 def test_counter_is_told_over_all_that_ever_ran() -> None:
-    tally = Tally()
+    tally = WorkerTotals()
     assert tally.counter("hits") == 0
     for worker, life, hits in ((1, "b", 4), (2, "c", 1), (1, "d", 2)):
         told = Worker(life, hits=hits)
@@ -112,13 +112,13 @@ def test_counter_is_told_over_all_that_ever_ran() -> None:
 
 @pytest.mark.parametrize("answering", [set(), {1, 2}])
 def test_sum_is_well_formed_openmetrics(answering: set[int]) -> None:
-    own, tally = Worker("a", hits=1), Tally()
+    own, tally = Worker("a", hits=1), WorkerTotals()
     for number, life in ((1, "b"), (2, "c"), (2, "d")):
         worker = Worker(life, hits=number)
         worker.hits.labels(f"/{life}").inc()
         tally.receive(number, worker.tell())
     text = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
-        tally.total(collected(own.registry), answering)
+        tally.total(collect_families(own.registry), answering)
     ).decode()
     families = {
         family.name: family

@@ -201,7 +201,7 @@ def test_client_that_ends_and_takes_nothing_gives_its_place_back(
         else:
             socket.socket.shutdown(client, socket.SHUT_WR)
         assert isinstance(await taker.lost, TimeoutError)
-        assert places.taken == 0
+        assert places.connection_count == 0
         await acceptor.close()
         client.close()
 

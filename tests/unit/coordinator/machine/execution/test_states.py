@@ -11,7 +11,7 @@ from ca.errors import Unavailable
 from coordinator.member.proposing import check_known
 from metadata.model.rules import FILES_ARE_RENAMED, FIRST
 from metadata.protocol import commands, queries
-from metadata.protocol.invalidation import NOTHING, file_key, invalidated
+from metadata.protocol.invalidation import NOTHING, file_key, invalidated_keys
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket, grant
 from tests.unit.stored_kinds import KINDS, KindOfFile
 
@@ -203,5 +203,5 @@ def test_what_older_members_do_as_well_is_proposed_at_once() -> None:
 
 def test_records_that_nodes_keep_are_dropped_before_retention_changes() -> None:
     changed = commands.UpdateVm(caller=ADMIN, file_uuid="f1", retention_hours=None)
-    assert invalidated(changed) == {file_key("f1")}
-    assert invalidated(commands.UpdateVm(caller=ADMIN, file_uuid="f1", vcpus=2)) == NOTHING
+    assert invalidated_keys(changed) == {file_key("f1")}
+    assert invalidated_keys(commands.UpdateVm(caller=ADMIN, file_uuid="f1", vcpus=2)) == NOTHING

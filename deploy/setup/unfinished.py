@@ -23,7 +23,7 @@ _KEPT: Final = {"lost+found", SETUP_BEGUN}
 _ATTEMPT_BYTES: Final = 32
 
 
-class Begun(Struct, frozen=True, kw_only=True):
+class UnfinishedSetup(Struct, frozen=True, kw_only=True):
     """A coordinator that is being created. `token`: the text of the setup token, "" for the first machine.
 
     `attempt`: a random value that identifies this machine to the coordinator that accepts the token.
@@ -33,27 +33,27 @@ class Begun(Struct, frozen=True, kw_only=True):
     attempt: str = ""
 
 
-def new_attempt(token: str) -> Begun:
+def new_attempt(token: str) -> UnfinishedSetup:
     """One that begins now."""
-    return Begun(token=token, attempt=secrets.token_urlsafe(_ATTEMPT_BYTES))
+    return UnfinishedSetup(token=token, attempt=secrets.token_urlsafe(_ATTEMPT_BYTES))
 
 
-def read_begun(files: CoordinatorFiles) -> Begun | None:
+def read(files: CoordinatorFiles) -> UnfinishedSetup | None:
     """Read the record of an unfinished setup; None if there is none. Raises UnsafeSecretFile, Conflict."""
     path = files.data / SETUP_BEGUN
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(read_secret(path), type=Begun)
+        return msgspec.json.decode(read_secret(path), type=UnfinishedSetup)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Conflict(f"{path} cannot be read. Remove {files.data} and start again.") from error
 
 
-def begin(files: CoordinatorFiles, begun: Begun) -> None:
+def begin(files: CoordinatorFiles, begun: UnfinishedSetup) -> None:
     """An empty directory with the mark; what an earlier setup left there is removed. Raises Conflict."""
     if files.config.exists():
         raise Conflict(f"{files.data} already contains a coordinator.")
-    if read_begun(files) is not None:
+    if read(files) is not None:
         for path in files.data.iterdir():
             if path.name not in _KEPT:
                 _remove(path)
@@ -62,7 +62,7 @@ def begin(files: CoordinatorFiles, begun: Begun) -> None:
     write_secret(files.data / SETUP_BEGUN, msgspec.json.encode(begun))
 
 
-def note(files: CoordinatorFiles, begun: Begun) -> None:
+def note(files: CoordinatorFiles, begun: UnfinishedSetup) -> None:
     """Go on with another token."""
     write_secret(files.data / SETUP_BEGUN, msgspec.json.encode(begun))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.execution import touched
+from coordinator.machine.execution import slice_changes
 from coordinator.machine.execution.digests import tables_of
 from coordinator.storage.state_store import Store
 from metadata.model.rules import RULES
@@ -63,7 +63,7 @@ def test_row_that_came_is_told(state: State) -> None:
 
 def test_too_many_touches_make_it_unknown_for_a_pass(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     files_of_a_pass(state)
-    monkeypatch.setattr(touched, "TOUCHED_MAX", 2)
+    monkeypatch.setattr(slice_changes, "TOUCHED_MAX", 2)
     for number in range(3):
         state.done(commands.DeleteFile(caller=ADMIN, file_uuid=f"f{number}", kind=""))
     assert {found["tracked"] for found in files_of_a_pass(state)} == {False}
@@ -98,7 +98,7 @@ def test_every_way_to_change_a_row_notes_its_keys_and_may_be_repeated(statement:
         db.execute("CREATE TABLE digest_position (one INTEGER PRIMARY KEY, table_name TEXT, after BLOB)")
         db.execute("CREATE TABLE t (name TEXT, number INTEGER, value INTEGER, PRIMARY KEY (name, number))")
         db.execute("INSERT INTO t VALUES ('a', 1, 0), ('a', 2, 0), ('b', 1, 0), ('b', 2, 0)")
-        touched.track(db)
+        slice_changes.track(db)
         for _ in range(2):  # what is noted already is no conflict, whatever the statement says of those
             db.execute(statement)
         noted = db.execute("SELECT name || number FROM touched_t ORDER BY 1").fetchall()
