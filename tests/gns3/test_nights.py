@@ -239,11 +239,11 @@ def test_watch_whose_first_run_cannot_begin_tries_again_soon(
         return bool(keeper.project_files(project_id=project_id, status="available"))
 
     lab.kill()
-    with watching(keeper, "watch", "--every", "24h", "--deadline", "1") as process:
+    with watching(keeper, "watch", "--every", "24h", "--deadline", "15") as process:
         assert process.stderr is not None
         assert b"Retrying in 10 s." in process.stderr.readline()
         lab.start()
-        wait_until(is_stored, what="a backup", timeout_s=60)
+        wait_until(is_stored, what="a backup", timeout_s=180)
     for file in keeper.project_files(project_id=project_id):
         assert keeper.store.request("DELETE", f"/files/{file['file_uuid']}").status == 200
     (lock,) = (keeper.directory / "state").rglob("*.lock")
@@ -254,7 +254,7 @@ def test_watch_whose_first_run_cannot_begin_tries_again_soon(
             assert b"Watching GNS3 server" in process.stderr.readline()
             assert b"is running on this machine. Retrying in 10 s." in process.stderr.readline()
             fcntl.flock(held, fcntl.LOCK_UN)
-            wait_until(is_stored, what="a backup", timeout_s=60)
+            wait_until(is_stored, what="a backup", timeout_s=180)
 
 
 def test_first_run_that_reaches_nothing_is_in_the_metrics(
@@ -268,7 +268,7 @@ def test_first_run_that_reaches_nothing_is_in_the_metrics(
     assert began_at <= first <= time.time()
     lab.start()
     project_id = lab.make_project("late")
-    assert night(keeper, tmp_path, "--url", "https://127.0.0.1:9", "--deadline", "1")[0] == 6
+    assert night(keeper, tmp_path, "--url", "https://127.0.0.1:9", "--deadline", "15")[0] == 6
     seen, oldest = metrics(tmp_path)
     assert list(seen) == [project_id]
     assert first < oldest == seen[project_id]
