@@ -64,7 +64,7 @@ def decide(taken: Mapping[int, list[FileSummary]], wanted: IfTaken | None, *, bu
     what = {
         IfTaken.KEEP: "both are kept",
         IfTaken.REPLACE: "the old file is deleted once the new one is stored",
-        IfTaken.SKIP: "it is not uploaded",
+        IfTaken.SKIP: "not uploaded again",
     }[wanted or IfTaken.KEEP]
     click.echo(f"filestore: {line}: {what}.", err=True)
     return wanted or IfTaken.KEEP
