@@ -21,6 +21,7 @@ from api.bodies.fields import (
     GivenSizeBytes,
     KindOfFile,
     MaybeLabel,
+    MaybeTimestamp,
     MemberId,
     NewRetentionHours,
     OwnerId,
@@ -89,7 +90,12 @@ class UploadInitialisation(Struct, frozen=True, kw_only=True):
     file_uuid: FileUuid
     upload_url: UploadUrl
     expires_at: Annotated[
-        Timestamp, Meta(description="When the upload expires. Every byte that arrives extends it.")
+        MaybeTimestamp,
+        Meta(
+            description=(
+                'When the upload expires. Every byte that arrives extends it. "" if the file is available.'
+            )
+        ),
     ]
     status: FileStatus
 
