@@ -22,6 +22,7 @@ from api.bodies.fields import (
     GivenSizeBytes,
     KindOfFile,
     MaybeLabel,
+    MaybeTimestamp,
     MemberId,
     NewFolderPath,
     NewRetentionHours,
@@ -93,7 +94,12 @@ class UploadInitialisation(Struct, frozen=True, kw_only=True):
     file_uuid: FileUuid
     upload_url: UploadUrl
     expires_at: Annotated[
-        Timestamp, Meta(description="When the upload expires. Every byte that arrives extends it.")
+        MaybeTimestamp,
+        Meta(
+            description=(
+                'When the upload expires. Every byte that arrives extends it. "" if the file is available.'
+            )
+        ),
     ]
     status: FileStatus
 

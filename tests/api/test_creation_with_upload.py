@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import http.client
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from api.documentation import DOCUMENT_PATH
 from tests.api.expectations import KINDS, UPLOAD, check_refused, check_shape, grant, person, unique
 from tests.api.test_tus_creation import PATCH_TYPE, TUS, begin
 from tests.cluster.harness import Answer, Cluster
@@ -80,6 +82,15 @@ def test_whole_file_is_available_with_the_answer(cluster: Cluster, kind: str) ->
         assert content_of(cluster, answer) == CONTENT
         head = cluster.request("HEAD", answer.headers["location"], headers=TUS)
         assert head.headers["upload-offset"] == head.headers["upload-length"] == str(len(CONTENT))
+
+
+def test_answer_to_a_whole_file_is_as_the_document_says(cluster: Cluster) -> None:
+    document = cluster.get(DOCUMENT_PATH, token=None).json
+    described = document["components"]["schemas"]["UploadInitialisation"]["properties"]["expires_at"]
+    for content in (CONTENT, CONTENT[:1000]):
+        expires_at = create(cluster, content).json["expires_at"]
+        assert bool(expires_at) == (content != CONTENT)
+        assert re.fullmatch(described["pattern"], expires_at)
 
 
 @every_kind
