@@ -119,7 +119,7 @@ clients: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/clients
 
 gns3: $(INSTALLED)
-	$(BIN)/python -m pytest -m long tests/gns3
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile tests/gns3
 	$(BIN)/python -m tests.gns3.search
 
 browser: $(INSTALLED)

@@ -15,28 +15,43 @@ from api.bodies.buckets import (
     BucketUploadList,
     CreateBucketBody,
     DeletedBucket,
+    FolderBody,
+    FolderList,
     UpdateBucketBody,
 )
-from api.bodies.checks import check_label, path_uuid
+from api.bodies.checks import check_label, check_path, path_uuid
 from api.bodies.files import KIND_WORDS, FileSummary, kind_of
 from api.bodies.views import shown
 from api.context import API
 from api.pages import (
     FILE_PARAMETERS,
+    FOLDER_PARAMETERS,
+    FOLDERS_PARAMETERS,
     NEXT_PAGE,
     PAGE_PARAMETERS,
     file_filters,
     page_response,
     page_wanted,
+    query_flag,
+    query_limit,
+    query_text,
     repeated,
 )
 from api.spec.operation import Answer, OperationTable
 from api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 from ca.errors import Conflict, PreconditionFailed
-from metadata.model.listed_records import BucketUploadPage
+from metadata.model.listed_records import BucketUploadPage, FolderPage
 from metadata.model.records import PARTIAL, BucketPage, BucketRecord, Caller, FilePage, FileRecord
 from metadata.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
-from metadata.protocol.queries import GetBucket, ListBucketFiles, ListBuckets, ListBucketUploads
+from metadata.protocol.queries import (
+    BucketFilesQuery,
+    GetBucket,
+    ListBucketFiles,
+    ListBuckets,
+    ListBucketUploads,
+    ListFolderFiles,
+    ListFolders,
+)
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 
@@ -156,22 +171,68 @@ async def delete(request: web.Request) -> web.Response:
     "list_bucket_files",
     "List the files of a bucket",
     Answer("A page of files.", BucketFileList, headers=NEXT_PAGE),
-    query=FILE_PARAMETERS,
+    query=(*FOLDER_PARAMETERS, *FILE_PARAMETERS),
 )
 async def list_files(request: web.Request) -> web.Response:
     """Files of every kind, oldest first. Needs read on the bucket.
 
-    In the default bucket, users see the files that they own or have a permission on. Admins see all.
+    With `path` those of one folder; `list_folders` lists the folders in it. In the default bucket, users
+    see the files that they own or have a permission on. Admins see all.
     """
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
     filters = file_filters(request)
-    query = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
+    query: BucketFilesQuery = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
+    is_recursive = query_flag(request, "recursive")
+    of_folder: dict[str, str] = {}
+    name = query_text(request, "name")
+    if "path" in request.query or name:
+        path = check_path(query_text(request, "path"))
+        query = ListFolderFiles(
+            caller=caller,
+            bucket_id=bucket_id,
+            path=path,
+            is_recursive=is_recursive or "path" not in request.query,
+            name=name,
+            **filters,
+        )
+        of_folder = {"name": name, "recursive": "1" if is_recursive else ""}
+        if "path" in request.query:
+            of_folder["path"] = path or "/"
     page = await request.app[API].metadata.read(query, FilePage)
     files = [_summary_of(record) for record in page.files]
     return page_response(
-        request, BucketFileList, files, page.next_cursor, repeated(filters), bucket_uuid=bucket_id
+        request, BucketFileList, files, page.next_cursor, repeated(filters) | of_folder, bucket_uuid=bucket_id
     )
+
+
+@OPERATIONS.add(
+    f"GET {_BUCKET}/folders",
+    "list_folders",
+    "List the folders of a bucket",
+    Answer("A page of folders.", FolderList, headers=NEXT_PAGE),
+    query=FOLDERS_PARAMETERS,
+)
+async def list_folders(request: web.Request) -> web.Response:
+    """List the folders directly in a folder, by name. Needs read on the bucket.
+
+    In the default bucket, users see the folders with files that they own or have a permission on. A folder
+    exists as long as a file is in it or below it: it is created by a file's `path`, and cannot be empty.
+    """
+    caller = await authenticate(request)
+    bucket_id = path_uuid(request, "bucket_id")
+    path = check_path(query_text(request, "path"))
+    query = ListFolders(
+        caller=caller,
+        bucket_id=bucket_id,
+        path=path,
+        limit=query_limit(request),
+        after=query_text(request, "cursor"),
+    )
+    page = await request.app[API].metadata.read(query, FolderPage)
+    start = f"{path}/" if path else ""
+    folders = [FolderBody(name=name, path=start + name) for name in page.folders]
+    return page_response(request, FolderList, folders, page.next_name, {"path": path}, bucket_id=bucket_id)
 
 
 @OPERATIONS.add(

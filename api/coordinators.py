@@ -77,6 +77,7 @@ async def status(request: web.Request) -> web.Response:
         coordinators=coordinators,
         nodes=nodes,
         replicas=_replica_state(best),
+        replicas_wanted=best.replicas_wanted,
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
     )

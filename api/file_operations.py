@@ -19,6 +19,7 @@ from api.bodies.checks import (
     check_filename,
     check_label,
     check_media_type,
+    check_path,
     check_sha256,
     check_uuid,
     path_uuid,
@@ -302,6 +303,7 @@ def _command(
         size_bytes=body.size_bytes,
         expected_sha256=check_sha256(body.blob_sha256),
         retention_hours=body.retention_period,
+        path=check_path(body.path or "") or UNSET,
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
 
@@ -345,6 +347,7 @@ async def _update(kind: FileKind, request: web.Request) -> web.Response:
         filename=UNSET if body.filename is None else check_filename(body.filename),
         content_type=UNSET if body.content_type is None else check_media_type(body.content_type),
         retention_hours=body.retention_period,
+        path=check_path(body.path) if isinstance(body.path, str) else UNSET,
         unchanged_since_ms=await state_named(request, partial(_find, kind, request, caller)),
         **_given(kind, body, own_fields(kind.update_command, UpdateFile)),
     )

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct
 
-from api.bodies.fields import FileStatus, MaybeLabel, NextCursor
+from api.bodies.fields import FileStatus, FolderCursor, FolderPath, MaybeLabel, NextCursor
 from api.spec.operation import Parameter
 from ca.errors import InvalidRequest
 from metadata.protocol.queries import LIST_LIMIT_MAX
@@ -39,6 +39,19 @@ FILE_PARAMETERS: Final = (
         "without_filename", "Leave out files whose name begins with this, such as `restic:`.", type=MaybeLabel
     ),
     *PAGE_PARAMETERS,
+)
+
+FOLDER_PARAMETERS: Final = (
+    Parameter("path", "Only files in this folder; `/` is the top of the bucket.", type=FolderPath),
+    Parameter("recursive", "`1`: with `path`, also the files in all folders below it."),
+    Parameter("name", "Only files with exactly this name.", type=MaybeLabel),
+)
+FOLDERS_PARAMETERS: Final = (
+    Parameter(
+        "path", "The folder whose folders are listed. If absent: the top of the bucket.", type=FolderPath
+    ),
+    PAGE_PARAMETERS[0],
+    Parameter("cursor", "`next_cursor` of the previous page.", type=FolderCursor),
 )
 
 

@@ -54,7 +54,8 @@ HEADERS: Final = (
         "Upload-Metadata",
         (
             "For tus: the fields of the body, as `name BASE64` pairs separated by commas. "
-            "`filetype` stands for `content_type`; other names have no effect. For a partial upload only "
+            "`filetype` stands for `content_type`; the folder in `relativePath` stands for `path`; other "
+            "names have no effect. For a partial upload only "
             "`bucket_id` counts."
         ),
     ),
@@ -186,8 +187,10 @@ def body_of(request: web.Request, body_type: type[_Body], *, is_final: bool = Fa
     for alias, name in _ALIASES.items():
         if alias in fields:
             fields.setdefault(name, fields.pop(alias))
+    if "/" in fields.get("relativePath", "") and "path" in body_type.__struct_fields__:
+        fields.setdefault("path", fields["relativePath"].rpartition("/")[0])
     known, kinds = set(body_type.__struct_fields__), _kinds(body_type)
-    # Browsers' libraries send every field that they have of a file, such as `relativePath`.
+    # Browsers' libraries send every field that they have of a file, such as `lastModified`.
     values = {name: _value(text, kinds.get(name, str)) for name, text in fields.items() if name in known}
     return convert_fields(values | {"size_bytes": size_bytes}, body_type)
 

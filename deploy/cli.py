@@ -43,12 +43,12 @@ class CliEntry(NamedTuple):
 SECTIONS: Final = {  # by purpose
     "Files": {
         "put": CliEntry("put", "Upload files, and print the file_uuid of each."),
-        "get": CliEntry("files", "Download a file by its name or its file_uuid."),
+        "get": CliEntry("files", "Download a file by its name or its file_uuid, or a folder."),
         "cat": CliEntry("files", "Write the content of a file to standard output."),
         "ls": CliEntry("files", "List files: your own, as an admin all of them."),
         "show": CliEntry("files", "Show the whole record of a file."),
         "find": CliEntry("files", "Find files by the checksum of their content."),
-        "mv": CliEntry("files", "Rename a file."),
+        "mv": CliEntry("files", "Rename a file, or move a file or a folder."),
         "du": CliEntry("files", "Show the space that files use, by bucket and kind."),
         "rm": CliEntry("files", "Delete files for good, and unfinished uploads."),
         "share": CliEntry("buckets", "Links to a file for people without a token: create, ls, rm."),

@@ -22,7 +22,7 @@ from msgspec.structs import FieldInfo
 
 from api.bodies.audit import AuditEntryBody
 from api.bodies.backups import BackupBody
-from api.bodies.buckets import BucketBody, BucketUploadBody
+from api.bodies.buckets import BucketBody, BucketUploadBody, FolderBody
 from api.bodies.cluster import JoinTokenBody, MintedJoinToken, NodeBody, RemovedNode, RevokedNode
 from api.bodies.coordinators import CoordinatorBody
 from api.bodies.files import FileBody, FileSummary, TicketBody
@@ -64,6 +64,7 @@ RECORDS: Final = (
     Known("Manifest", ManifestBody),
     Known("Bucket", BucketBody, "Record"),
     Known("BucketUpload", BucketUploadBody),
+    Known("Folder", FolderBody),
     Known("Grant", OwnPermissionBody, least=PermissionBody),
     Known("Share", PublicTokenBody, "Secret"),
     Known("ListedShare", OwnPublicToken, least=ListedPublicToken),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCUMENTS: Final = ("client/README.md", "docs/client.md")
+DOCUMENTS: Final = ("client/README.md", "docs/client.md", "docs/fsspec.md")
 NEEDS_PANDAS: Final = "pandas"  # run by the long test of the wheel, which has an environment with it
 _BLOCK: Final = re.compile(r"(?:<!-- test: (?P<name>[\w ]+) -->\n)?```python\n(?P<text>.*?)```", re.DOTALL)
 

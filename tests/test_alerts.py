@@ -1,6 +1,9 @@
 """The alerts and the page that says what to do about them, without a Prometheus."""
 
 import re
+import shlex
+import subprocess
+from pathlib import Path
 from typing import Final
 
 from tests.documents import ROOT, RUNBOOK, RUNBOOK_PAGES, anchors
@@ -31,3 +34,17 @@ def test_problem_of_the_status_names_a_section_of_the_runbook() -> None:
     named = set(re.findall(r'"(Filestore[A-Za-z]+)"', source))
     assert len(named) > 15
     assert {name.lower() for name in named} <= anchors(RUNBOOK)
+
+
+def test_command_of_the_guide_makes_addresses_of_the_console(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+    command = re.search(r"`(sed -i [^`]+ alerts\.yml)`", guide)
+    assert command is not None
+    (tmp_path / "alerts.yml").write_text(ALERTS)
+    subprocess.run(shlex.split(command[1]), cwd=tmp_path, check=True)
+    urls = re.findall(r'runbook_url: "([^"]+)"', (tmp_path / "alerts.yml").read_text("utf-8"))
+    sections = {page.stem: anchors(page.read_text("utf-8")) for page in RUNBOOK_PAGES}
+    for url in urls:
+        found = re.fullmatch(r"https://10\.0\.0\.1:7443/console/#/help/([a-z-]+)\?at=(\w+)", url)
+        assert found is not None, url
+        assert found[2] in sections[found[1]], url

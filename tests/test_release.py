@@ -1,5 +1,6 @@
 """What operators install: pinned as development is, without what development needs, confined by its units."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,13 +8,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
+from release import reference
 from release.client import MADE, PACKAGE, current
+from release.deb import DOCUMENTS
 from release.target import MACHINES, target_of
 from tests.test_tidy import ROOT
 
 PIN = re.compile(r"^([a-z0-9][\w.-]*)==(\S+)", re.MULTILINE)
 HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 DEVELOPMENT_ONLY = ("hatchling", "hypothesis", "mypy", "pip", "pytest", "ruff", "schemathesis", "shiv")
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 EXPOSURE_MAX = 15  # tenths
@@ -48,6 +53,25 @@ def test_what_development_needs_is_not_among_what_runs() -> None:
     # hatchling installs a checkout; it is not in what is handed out, as tests/machines sees to.
     assert set(DEVELOPMENT_ONLY) - {"hatchling"} <= set(pins_of("constraints.txt"))
     assert not set(DEVELOPMENT_ONLY) - {"hatchling"} & set(pins_of("constraints-runtime.txt"))
+
+
+def test_package_has_what_its_documents_link_to() -> None:
+    has = {path.relative_to(ROOT) for pattern in DOCUMENTS for path in ROOT.glob(pattern)}
+    has |= {Path("docs/reference", name) for name in reference.pages()}
+    assert Path("README.md") in has
+    read = has - {Path("CONTRIBUTING.md")}  # its recipes hold links of other pages
+    for document in (path for path in read if path.suffix == ".md" and (ROOT / path).exists()):
+        for link in LINK.findall((ROOT / document).read_text("utf-8")):
+            target = Path(os.path.normpath(document.parent / link))
+            assert target in has, f"{document} links to {link}"
+
+
+def test_wheel_has_the_pages_that_the_console_shows(tmp_path: Path) -> None:
+    """They are in docs/, which a link in the sources leads to."""
+    builder = WheelBuilder(str(ROOT))
+    found = {each.distribution_path for each in builder.recurse_included_files()}
+    shown = {path.removeprefix("api/console/static/help/") for path in found if "/static/help/" in path}
+    assert shown == {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_there_is_a_unit_for_each_role() -> None:

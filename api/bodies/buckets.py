@@ -12,6 +12,8 @@ from api.bodies.fields import (
     CreatedAt,
     Deleted,
     FileUuid,
+    FolderCursor,
+    FolderPath,
     Label,
     NextCursor,
     OwnerId,
@@ -81,6 +83,22 @@ class BucketFileList(Struct, frozen=True, kw_only=True):
     count: Count
     files: Annotated[list[FileSummary], Meta(description="The files, of every kind.")]
     next_cursor: NextCursor | UnsetType = UNSET
+
+
+class FolderBody(Struct, frozen=True, kw_only=True):
+    """A folder: it exists as long as a file is in it or in a folder below it."""
+
+    name: Annotated[Label, Meta(description="Its name in the folder that was asked for.", examples=["r1"])]
+    path: FolderPath
+
+
+class FolderList(Struct, frozen=True, kw_only=True):
+    """A page of the folders in a folder, by name."""
+
+    bucket_id: BucketId
+    count: Count
+    folders: Annotated[list[FolderBody], Meta(description="The folders.")]
+    next_cursor: FolderCursor | UnsetType = UNSET
 
 
 class BucketUploadBody(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
+from api.bodies.fields import FOLDER_DEPTH_MAX, LABEL_CHARS_MAX
 from ca.errors import InvalidRequest, NotFound
 from metadata.model.identifiers import is_sha256, is_uuid
 from runtime.timestamps import parse_rfc3339
@@ -35,6 +36,22 @@ def check_filename(text: str) -> str:
     if "/" in text:
         raise InvalidRequest("filename: '/' is not allowed")
     return check_label(text, "filename")
+
+
+def check_path(text: str, field: str = "path") -> str:
+    """The path of a folder in a bucket without "/" at its ends, "" for the top. Raises InvalidRequest."""
+    path = text.removeprefix("/").removesuffix("/")
+    if not path:
+        return ""
+    parts = path.split("/")
+    if len(parts) > FOLDER_DEPTH_MAX:
+        raise InvalidRequest(f"{field}: at most {FOLDER_DEPTH_MAX} folders in each other")
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise InvalidRequest(f"{field}: '{part}' is not the name of a folder")
+        if len(part) > LABEL_CHARS_MAX:
+            raise InvalidRequest(f"{field}: the name of a folder has at most {LABEL_CHARS_MAX} characters")
+    return check_label(path, field)
 
 
 def check_media_type(text: str) -> str:

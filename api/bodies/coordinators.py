@@ -453,5 +453,8 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
         Meta(description="Their total size, with each content counted once.", examples=[84_000_000_000]),
     ]
     replicas: Annotated[ReplicaState, Meta(description="Which blobs lack replicas.")]
+    replicas_wanted: Annotated[
+        Amount, Meta(description="Replicas that each blob should have. 0 if unknown.", examples=[3])
+    ] = 0
     runs: Annotated[list[JobRunBody], Meta(description="Job runs that have not ended.")]
     certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that expire soon.")]

@@ -25,6 +25,7 @@ SIZE_BYTES_MAX: Final = 2**53 - 1  # what a JSON number holds exactly everywhere
 RETENTION_HOURS_MAX: Final = 876_000  # a hundred years
 LABEL_CHARS_MAX: Final = 255
 PORT_MAX: Final = 65_535
+FOLDER_DEPTH_MAX: Final = 64
 
 _HEX: Final = "[0-9a-f]"
 _ANY_HEX: Final = "[0-9a-fA-F]"
@@ -127,6 +128,22 @@ Filename = Annotated[
         examples=["lab.gns3project"],
         extra_json_schema={"pattern": f"^[^/{_NO_CONTROLS}]*$"},
     ),
+]
+FolderPath = Annotated[
+    str,
+    Meta(
+        max_length=TEXT_CHARS_MAX,
+        description=(
+            'The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. '
+            f"It has at most {FOLDER_DEPTH_MAX} parts, with '/' between them. Each is a name as "
+            "`filename` is, and not `.` or `..`."
+        ),
+        examples=["lab 7/r1"],
+        extra_json_schema={"pattern": f"^(/?[^/{_NO_CONTROLS}]+(/[^/{_NO_CONTROLS}]+)*/?)?$"},
+    ),
+]
+NewFolderPath = Annotated[
+    FolderPath, Meta(description="The new folder. `/` moves the file to the top of its bucket.")
 ]
 _TCHAR: Final = "[A-Za-z0-9!#$%&'*+.^_`|~-]"
 _MEDIA_PARAMETER: Final = f'[ \\t]*;[ \\t]*{_TCHAR}+=({_TCHAR}+|"[ !#-\\[\\]-~]*")'
@@ -317,6 +334,14 @@ Pem = Annotated[
 # ---- lists and numbers ------------------------------------------------------------------------------------
 Amount = Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX, examples=[3])]
 Count = Annotated[Amount, Meta(description="Number of elements in this response.", examples=[1])]
+FolderCursor = Annotated[
+    str,
+    Meta(
+        max_length=LABEL_CHARS_MAX,
+        description="Send it as `cursor` to get the next page. Absent on the last page.",
+        examples=["r1"],
+    ),
+]
 NextCursor = Annotated[
     str,
     Meta(

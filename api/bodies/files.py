@@ -16,12 +16,14 @@ from api.bodies.fields import (
     Filename,
     FileStatus,
     FileUuid,
+    FolderPath,
     GivenBucketId,
     GivenSha256,
     GivenSizeBytes,
     KindOfFile,
     MaybeLabel,
     MemberId,
+    NewFolderPath,
     NewRetentionHours,
     OwnerId,
     Request,
@@ -48,6 +50,7 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
     retention_period: RetentionHours | None = None
     size_bytes: GivenSizeBytes | None = None
     blob_sha256: GivenSha256 = ""
+    path: FolderPath | UnsetType | None = UNSET
 
 
 class UpdateFileBody(Request, frozen=True, kw_only=True):
@@ -56,6 +59,7 @@ class UpdateFileBody(Request, frozen=True, kw_only=True):
     filename: Filename | None = None
     content_type: ContentType | None = None
     retention_period: NewRetentionHours | UnsetType | None = UNSET
+    path: NewFolderPath | UnsetType | None = UNSET
 
 
 class ListFilter(Struct, frozen=True, kw_only=True):
@@ -109,12 +113,14 @@ class FileBody(Struct, frozen=True, kw_only=True):
     expires_at: ExpiresAt
     created_at: CreatedAt
     updated_at: UpdatedAt
+    path: FolderPath = ""
 
 
 class FileSummary(Struct, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: FileUuid
+    owner_id: OwnerId | UnsetType = UNSET
     filename: Filename
     content_type: ContentType
     size_bytes: SizeBytes
@@ -123,6 +129,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     expires_at: ExpiresAt
     created_at: CreatedAt
     kind: KindOfFile | UnsetType = UNSET
+    path: FolderPath = ""
 
 
 def kind_of(record: FileRecord) -> str | UnsetType:

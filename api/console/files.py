@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 PLACE: Final = Path(__file__).parent / "static"
+HELP: Final = PLACE / "help"  # a link to docs/; only its own pages are served, no folders
 PAGE: Final = "index.html"
 _VERSION_MARK: Final = "@version@"  # in the page, for the folder of everything else
 _CONTENT_MARK: Final = "@content@"  # in the page: whether who serves it has content of files
@@ -29,6 +30,7 @@ _TYPES: Final[Mapping[str, str]] = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
+    ".md": "text/markdown; charset=utf-8",
 }
 
 
@@ -79,7 +81,9 @@ def console_page(*, has_content: bool, nodes: tuple[str, ...], coordinators: tup
 
 def _read() -> Iterator[tuple[str, bytes]]:
     """Name and content of each file, in the order of the names."""
-    paths = sorted(path for path in PLACE.rglob("*") if path.is_file() and path.suffix in _TYPES)
+    # rglob follows links to folders from Python 3.13 on.
+    own = (path for path in PLACE.rglob("*") if path.suffix in _TYPES and HELP not in path.parents)
+    paths = sorted(path for path in (*own, *HELP.glob("*.md")) if path.is_file())
     assert len(paths) <= FILES_MAX
     for path in paths:
         content = path.read_bytes()

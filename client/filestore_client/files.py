@@ -19,11 +19,12 @@ from filestore_client.base.errors import (
     Unavailable,
 )
 from filestore_client.base.pages import pages
-from filestore_client.base.paths import content_path, path_part
+from filestore_client.base.paths import content_path, forms_of, path_part
 from filestore_client.base.records import (
     Content,
     FileRecord,
     FileSummary,
+    Folder,
     Kind,
     Manifest,
     Ticket,
@@ -34,6 +35,8 @@ from filestore_client.kinds import (
     HEAD_BYTES,
     KINDS,
     PROJECT,
+    is_utf8,
+    is_wanted,
     kind_of,
     new_record_fields,
 )
@@ -77,8 +80,8 @@ class Files:
 
     async def upload(
         self,
-        /,
         content: str | os.PathLike[str] | Contents,
+        /,
         *,
         kind: Kind | None = None,
         filename: str = "",
@@ -93,13 +96,13 @@ class Files:
         """Upload a path, an open file, bytes, or an iterator of bytes; return its available record.
 
         `kind`: if absent, detected from the content of a path, and a backup otherwise. `fields`: those of the
-        record, such as `bucket_id`, `retention_period` (hours), `project_id`, `virt_type`. A path resumes an
-        earlier upload of the same file, unless `resume` is false. `only_url`: the bytes go through the
-        client's nodes, not to the one that the cluster names. `parallel`: the number of connections for a
-        path that is large enough, sent in as many parts; the cluster needs twice its space for a moment. The
-        checksum is compared at the end. For other content than a path, `created` is called with the file_uuid
-        before the first byte is sent, and `identity` identifies the content: with it, a stream too resumes an
-        earlier upload of the same content.
+        record, such as `bucket_id`, `path` (the folder in the bucket), `retention_period` (hours),
+        `project_id`, `virt_type`. A path resumes an earlier upload of the same file, unless `resume` is
+        false. `only_url`: the bytes go through the client's nodes, not to the one that the cluster names.
+        `parallel`: the number of connections for a path that is large enough, sent in as many parts; the
+        cluster needs twice its space for a moment. The checksum is compared at the end. For other content
+        than a path, `created` is called with the file_uuid before the first byte is sent, and `identity`
+        identifies the content: with it, a stream too resumes an earlier upload of the same content.
 
         Raises FilestoreError, OSError; FileChanged if the file was written to during the upload.
         """
@@ -128,8 +131,8 @@ class Files:
 
     async def upload_remembered(
         self,
-        /,
         path: Path,
+        /,
         *,
         kind: Kind | None = None,
         filename: str = "",
@@ -180,6 +183,20 @@ class Files:
                 await _abandon(transport, memory, unfinished)
                 raise
 
+    async def is_begun(
+        self, path: Path, /, *, kind: Kind | None = None, filename: str = "", **fields: object
+    ) -> bool:
+        """Return whether an earlier `upload_remembered` of this file is remembered; False if unreadable."""
+        try:
+            _require_regular(path)
+            with path.open("rb") as file:
+                chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
+                wanted = await _wanted(chosen, filename or path.name, file, fields)
+                facts = os.fstat(file.fileno())
+        except (OSError, FilestoreError):
+            return False
+        return Memory.of(self._transport.cluster, path, facts, {"kind": chosen, **wanted}).exists()
+
     async def download(
         self,
         file_uuid: str,
@@ -188,16 +205,18 @@ class Files:
         connections: int = CONNECTIONS,
         replace: bool = True,
         progress: Progress = _silent,
+        content: Content | None = None,
     ) -> Path | None:
         """Download to a file, or to an open one in order; the path of the file. The checksum is compared.
 
         `target`: a path; a directory, by default this one, for the file's own name. A path that is there is
         replaced, or with `replace=False` Conflict; in a directory nothing is. Several connections take
         ranges from all nodes of this client; what an earlier download left in TARGET.part is not asked again.
+        `content`: what `stat` returns, if the caller knows it; it saves a request.
 
         Raises FilestoreError, OSError; ChecksumMismatch, and then nothing is left of it.
         """
-        content = await self.stat(file_uuid)
+        content = content or await self.stat(file_uuid)
         if target is None or isinstance(target, (str, os.PathLike)):
             path = Path(target) if target is not None else None
             return await download_to_file(
@@ -235,34 +254,55 @@ class Files:
         wanted = new_record_fields(kind, file, b"", fields)
         return AsyncWriter(partial(self._send_stream, kind, wanted))
 
-    def read(self, file_uuid: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
-        """Bytes `start` to `stop` (excluded; the end if it is left out) of the content, in order."""
-        return self._read(file_uuid, start, stop)
+    def read(
+        self, file_uuid: str, start: int = 0, stop: int | None = None, *, content: Content | None = None
+    ) -> AsyncIterator[bytes]:
+        """Bytes `start` to `stop` (excluded; the end if it is left out) of the content, in order.
+
+        `content`: what `stat` returns, if the caller knows it; it saves a request.
+        """
+        return self._read(file_uuid, start, stop, content)
 
     def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
         """Every file that the caller may see, of one kind or of all; see `KindFiles.list`."""
         return self._list([kind] if kind is not None else KIND_NAMES, filters)
 
-    async def named(self, filename: str) -> AsyncIterator[FileRecord]:
+    async def named(self, filename: str, *, path: str | None = None) -> AsyncIterator[FileRecord]:
         """Every available file of this name that the caller may see.
 
-        A name is the same in both forms of its accents: macOS writes é as two letters (NFD), others as one.
+        `path`: only those in this folder, "" for the top of a bucket; in folders too if it is absent. A name
+        is the same in both forms of its accents.
         """
-        forms = {filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)}
-        for form in sorted(forms):
+        folder = None if path is None else unicodedata.normalize("NFC", path.strip("/"))
+        for form in forms_of(filename):
             async for record in self.list(filename=form, status="available"):
-                if record.filename == form:
+                is_there = folder is None or unicodedata.normalize("NFC", record.path) == folder
+                if record.filename == form and is_there:
                     yield record
 
-    async def find(self, filename: str) -> FileRecord | None:
-        """The newest available file of this name that the caller may see; None if there is none."""
-        found = [record async for record in self.named(filename)]
+    async def find(self, filename: str, *, path: str | None = None) -> FileRecord | None:
+        """The newest available file of this name that the caller may see; None if there is none.
+
+        `path`: only those in this folder, "" for the top of a bucket.
+        """
+        found = [record async for record in self.named(filename, path=path)]
         return max(found, key=lambda record: record.created_at, default=None)
 
-    def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
-        """Every file of a bucket, of all kinds. `filters`: `status`, `filename` (how it begins)."""
-        path = f"/api/v1/buckets/{path_part(bucket_id)}/files"
-        return pages(self._transport, path, "files", FileSummary, **filters)
+    async def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
+        """Every file of a bucket, of all kinds.
+
+        `filters`: `status`, `filename` (how it begins), `name` (the whole name), `path` (the folder; "/" for
+        the top), and with that `recursive="1"` for the folders below it too.
+        """
+        where = f"/api/v1/buckets/{path_part(bucket_id)}/files"
+        async for file in pages(self._transport, where, "files", FileSummary, **filters):
+            if is_wanted(file, filters):  # servers of release 0.1.0 know neither folders nor whole names
+                yield file
+
+    def folders(self, bucket_id: str, path: str = "") -> AsyncIterator[Folder]:
+        """The folders in a folder of a bucket, by name; "" for the top."""
+        where = f"/api/v1/buckets/{path_part(bucket_id)}/folders"
+        return pages(self._transport, where, "folders", Folder, path=path)
 
     async def get(self, file_uuid: str) -> FileRecord:
         """The record of a file of any kind. Raises NotFound."""
@@ -369,8 +409,10 @@ class Files:
         memory.forget()
         return record
 
-    async def _read(self, file_uuid: str, start: int, stop: int | None) -> AsyncIterator[bytes]:
-        content = await self.stat(file_uuid)
+    async def _read(
+        self, file_uuid: str, start: int, stop: int | None, content: Content | None
+    ) -> AsyncIterator[bytes]:
+        content = content or await self.stat(file_uuid)
         end = content.size_bytes if stop is None else min(stop, content.size_bytes)
         async for part in read_span(self._transport, file_uuid, content, start, end):
             yield part
@@ -426,7 +468,7 @@ async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, ob
     """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
     if not name:
         raise InvalidRequest("The file has no name of its own; give it one.")
-    if any("\udc80" <= letter <= "\udcff" for letter in name):
+    if not is_utf8(name):
         raise InvalidRequest("The name of the file is not UTF-8; give it another one.")
     head = await asyncio.to_thread(os.pread, file.fileno(), HEAD_BYTES, 0)
     return new_record_fields(kind, name, head, fields)

@@ -1,36 +1,48 @@
-"""`filestore://BUCKET/NAME` for fsspec, and so for pandas, dask and others.
+"""`filestore://BUCKET/FOLDER/NAME` for fsspec, and so for pandas, dask, zarr, pyarrow and others.
 
-Buckets are directories of the root. A file is in its bucket under its name, which contains no '/'. Names are
-not unique: a path means the newest available file with the name, and `filestore://BUCKET/NAME?id=FILE_UUID`
-is exact. Writing creates a new file, and deleting the newest one makes the one before visible. There are no
-deeper directories, and no transactions. fsspec's own documentation says what each method does.
+Buckets are directories of the root, and folders are directories in them. A folder exists as long as a file is
+in it or below it: writing a file makes its folders, `mkdir` of one in a bucket changes nothing, and a folder
+whose last file is deleted is gone, as in object stores.
+
+Names are not unique: a path means the newest available file with the name, and
+`filestore://BUCKET/FOLDER/NAME?id=FILE_UUID` is exact. Writing creates a new file and keeps the ones
+before, which `rm` deletes with it and `mv` moves with it. A file and a folder may have the same path: `info`
+describes the file, `ls` and `find` list the folder. There are no transactions. fsspec's own documentation
+says what each method does.
 
 A `with` statement that is left by an exception stores nothing, however its file was opened and wrapped.
 """
 
+import errno
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.core import get_compression, has_magic
-from fsspec.spec import AbstractFileSystem
 
-from filestore_client.base.errors import Gone, NotFound
-from filestore_client.base.records import Bucket, FileSummary, Kind
+from filestore_client.base.records import Kind
 from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
 from filestore_client.filesystem_files import CompressedFile, ReadFile, WrittenFile
+from filestore_client.filesystem_lists import ListedFileSystem
+from filestore_client.filesystem_paths import (
+    Entry,
+    Place,
+    absolute,
+    below,
+    is_by_id,
+    is_directory,
+    joined,
+    place_of,
+    record_fields,
+    stripped,
+)
+from filestore_client.filesystem_trees import Pair, Plan, Trees, content_of, new_file_fields
 
-_BY_ID = re.compile(r"([^/]+/.+)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)  # a bucket may have such a name
 
-
-class FilestoreFileSystem(AbstractFileSystem):
-    """The files of a cluster, by bucket and name.
+class FilestoreFileSystem(ListedFileSystem):
+    """The files of a cluster, by bucket, folder and name.
 
     `urls`, `root_pem`, `token`: as of Client; left out, as `Client.from_environment` finds them.
     `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing.
@@ -39,7 +51,6 @@ class FilestoreFileSystem(AbstractFileSystem):
     """
 
     protocol: ClassVar[str] = "filestore"
-    root_marker = ""
 
     def __init__(
         self,
@@ -51,118 +62,100 @@ class FilestoreFileSystem(AbstractFileSystem):
         auto_mkdir: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
         given = {"urls": urls, "root_pem": root_pem, "token": token}
         known = {name: value for name, value in given.items() if value is not None}
         if len(known) < len(given):
             known = connection_from_environment() | known
-        self.client = Client(**known)
+        super().__init__(Client(**known), **options)
+        self._trees = Trees(self.client, self._lists, kind)
         self.kind = kind
         self.auto_mkdir = auto_mkdir
 
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
-        """The path without `filestore://`, and without slashes at its ends."""
-        if isinstance(path, list):
-            return [cls._strip_protocol(each) for each in path]
-        return str(path).removeprefix("filestore://").strip("/")
+    def _plan(self) -> Plan:
+        return Plan(self._described, self._expanded)
 
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """The buckets, or the files of one: the newest of each name."""
-        bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
-        if not bucket_name:
-            buckets = self.client.buckets.list()  # one with a "/" in its name has no path here
-            found = [_of_bucket(bucket) for bucket in buckets if "/" not in bucket.name]
-        else:
-            bucket = self._bucket(bucket_name)
-            files = self._files(bucket, name, file_uuid)
-            if name and not files:
-                raise FileNotFoundError(path)
-            found = [_of_file(bucket, file) for file in files.values()]
-        return found if detail else [entry["name"] for entry in found]
+    def copy(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Copy what a path or a pattern stands for, trees with `recursive`; see fsspec."""
+        plan = self._plan()
+        plan.copy(*self._pair(path1, path2, self.isdir), recursive, maxdepth)
+        self._make_buckets(plan.pairs, plan.entries)
+        is_missing_ignored = on_error == "ignore" or (on_error is None and recursive)
+        self._run(self._trees.copy(plan.pairs, plan.entries, is_missing_ignored=is_missing_ignored))
 
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Describe a path: `name`, `size`, `type`, and for files `file_uuid`, `sha256`, `created`."""
-        bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
-        if not bucket_name:
-            return {"name": "", "size": 0, "type": "directory"}
-        bucket = self._bucket(bucket_name)
-        if not name:
-            return _of_bucket(bucket)
-        files = self._files(bucket, name, file_uuid)
-        if name not in files:
-            raise FileNotFoundError(path)
-        return _of_file(bucket, files[name])
+    def mv(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **_: Any
+    ) -> None:
+        """Rename what a path or a pattern stands for, trees with `recursive`.
 
-    def exists(self, path: str, **_: Any) -> bool:
-        """Return whether a path exists. Raises the errors of Client if that is unknown."""
-        try:
-            self.info(path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def expand_path(
-        self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
-    ) -> list[str]:
-        """Return the paths that patterns stand for. A path that exists as it is is no pattern."""
-        given = [path] if isinstance(path, (str, os.PathLike)) else path
-        paths = [str(self._strip_protocol(each)) for each in given]
-        literal = [each for each in paths if self._is_literal(each)]
-        found = set(literal)
-        if recursive:
-            for bucket in (each for each in literal if "/" not in each):
-                found.update(self.find(bucket, maxdepth=maxdepth, withdirs=True))
-        others = [each for each in paths if each not in literal]
-        if others or not literal:
-            found.update(super().expand_path(others, recursive, maxdepth, **options))
-        return sorted(found)
-
-    def copy(self, path1: Any, path2: Any, *arguments: Any, **options: Any) -> None:
-        """Copy what a path or a pattern stands for; see fsspec."""
-        super().copy(*self._pair(path1, path2, self.isdir), *arguments, **options)
-
-    def _is_literal(self, path: str) -> bool:
-        """Return whether a path looks like a pattern and exists.
-
-        Raises the errors of Client if that is unknown.
+        All versions of a file move with it. If there is a file of the new name already, the moved one is the
+        newest. Only what goes into another bucket is copied.
         """
-        return has_magic(path) and (_BY_ID.fullmatch(path) is not None or self.exists(path))
+        if path1 == path2:
+            return
+        plan = self._plan()
+        plan.copy(*self._pair(path1, path2, self.isdir), recursive, maxdepth)
+        if not plan.pairs:
+            raise IsADirectoryError(path1)
+        self._make_buckets(plan.pairs, plan.entries)
+        self._run(self._trees.move(plan.pairs, plan.entries))
+        for source, _target in plan.pairs:
+            if not place_of(source).name and maxdepth is None:
+                self.rm(source, recursive=True)
 
-    def _pair(self, source: Any, target: Any, is_directory: Callable[[str], bool]) -> tuple[Any, Any]:
+    def _make_buckets(self, pairs: list[Pair], entries: dict[str, Entry]) -> None:
+        """Make the missing buckets that directories are copied to, and with `auto_mkdir` all."""
+        targets = [
+            place_of(target)
+            for source, target in pairs
+            if self.auto_mkdir or (source in entries and is_directory(entries[source]))
+        ]
+        for bucket in sorted({place.bucket for place in targets if self.auto_mkdir or not place.name}):
+            self.makedirs(bucket, exist_ok=True)
+
+    def _pair(self, source: Any, target: Any, is_directory_at: Callable[[str], bool]) -> tuple[Any, Any]:
         """Return lists of one for a file that looks like a pattern: fsspec would put it below `target`."""
-        path = "" if isinstance(source, list) else self._strip_protocol(source)
-        if "/" not in path or isinstance(target, list) or not self._is_literal(path):
+        path = "" if isinstance(source, list) else stripped(source)
+        if "/" not in path or isinstance(target, list) or not has_magic(path):
+            return source, target
+        entry = self._described(path)
+        if entry is None or (is_directory(entry) and not is_by_id(path)):
             return source, target
         into = str(target)
-        if into.endswith("/") or is_directory(into):
-            into = into.rstrip("/") + "/" + self.info(path)["name"].rpartition("/")[2]
+        if into.endswith("/") or is_directory_at(into):
+            into = into.rstrip("/") + "/" + entry["name"].rpartition("/")[2]
         return [path], [into]
 
-    def created(self, path: str) -> datetime:
-        """When the file was made."""
-        return datetime.fromisoformat(self.info(path)["created"])
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Make a bucket. Raises FileExistsError for what exists.
 
-    def modified(self, path: str) -> datetime:
-        """Return the time of creation, as content never changes."""
-        return self.created(path)
-
-    def checksum(self, path: str) -> str:
-        """The sha256 of the content."""
-        return str(self.info(path)["sha256"])
-
-    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:  # noqa: ARG002
-        """Make a bucket. Raises FileExistsError, and OSError for a directory in a bucket."""
-        bucket_name, name, _ = _parts(self._strip_protocol(path))
-        if name:
-            raise OSError(f"{path}: a bucket has no directories")
-        if not bucket_name or self.client.buckets.find(bucket_name) is not None:
+        A folder in a bucket needs no making, and is there once a file is in it: for one this makes only its
+        bucket, if that is missing, or without `create_parents` raises FileNotFoundError.
+        """
+        place = place_of(path)
+        if not place.bucket or (place.name and self.exists(path)):
             raise FileExistsError(path)
-        self.client.buckets.create(bucket_name)
-        self.invalidate_cache()
+        is_missing = self.client.buckets.find(place.bucket) is None
+        if not place.name and not is_missing:
+            raise FileExistsError(path)
+        if place.name and is_missing and not create_parents:
+            raise FileNotFoundError(place.bucket)
+        if is_missing:
+            self.client.buckets.create(place.bucket)
+            self._lists.forget(place.bucket)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a bucket, unless it may exist."""
+        """Make a bucket, unless it may exist; see `mkdir` for folders."""
+        place = place_of(path)
+        if exist_ok and place.name:
+            path = place.bucket
         try:
             self.mkdir(path)
         except FileExistsError:
@@ -170,22 +163,54 @@ class FilestoreFileSystem(AbstractFileSystem):
                 raise
 
     def rmdir(self, path: str) -> None:
-        """Delete an empty bucket. Raises FileNotFoundError, Conflict."""
-        self.client.buckets.delete(self._bucket(self._strip_protocol(path)).bucket_id)
+        """Delete an empty bucket. Raises FileNotFoundError, Conflict; OSError for a folder that has files.
+
+        No error for a folder without files, which does not exist.
+        """
+        place = place_of(path)
+        bucket = self._run(self._lists.bucket(place.bucket, is_fresh=True))
+        if place.name:
+            entry = self._run(self._lists.entry(place))
+            if entry is not None:
+                is_file = not is_directory(entry)
+                raise NotADirectoryError(path) if is_file else OSError(errno.ENOTEMPTY, "not empty", path)
+            return
+        self.client.buckets.delete(bucket.bucket_id)
+        self._lists.forget(place.bucket)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete files, and if `recursive` also buckets with their files. Not all buckets at once."""
+        """Delete files, and if `recursive` also folders and buckets with their files.
+
+        With every version of each file, and uploads that are under way in a folder. Not all buckets at once.
+        """
+        deleted: list[str] = []
         for each in self.expand_path(path, maxdepth=maxdepth):
-            bucket_name, name, _ = _parts(each)
-            if recursive and not bucket_name:
-                raise ValueError("deleting every bucket is not done in one call")
-            if name or not recursive:
-                self.rm_file(each)
+            place = place_of(each)
+            if any(below(each, directory) for directory in deleted):
                 continue
-            for file in self.client.files.in_bucket(self._bucket(bucket_name).bucket_id):
-                with suppress(NotFound, Gone):  # another client was faster
-                    self.client.files.delete(file.file_uuid)
-            self.rmdir(each)
+            if recursive and not place.bucket:
+                raise ValueError("deleting every bucket is not done in one call")
+            if recursive and not place.file_uuid:
+                self._rm_tree(each, place, maxdepth)
+                deleted.append(each)
+            else:
+                self.rm_file(each)
+
+    def _rm_tree(self, path: str, place: Place, maxdepth: int | None) -> None:
+        """Delete what is at a place and below it, to this depth."""
+        self._run(self._lists.bucket(place.bucket, is_fresh=True))
+        files = self._run(self._lists.below(place, status=""))
+        if maxdepth is not None:
+            start = len(place.inside) + 1 if place.inside else 0
+            insides = [(joined(file.path, file.filename), file) for file in files]
+            files = [file for inside, file in insides if inside.count("/", start) < maxdepth]
+        if place.name:
+            files += self._run(self._lists.versions(place))
+            if not files:
+                self.info(path)
+        self._run(self._trees.delete(files))
+        if not place.name and maxdepth is None:
+            self.rmdir(path)
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
         """Make an empty file. Raises NotImplementedError for other than that: content never changes."""
@@ -194,11 +219,17 @@ class FilestoreFileSystem(AbstractFileSystem):
         self.pipe_file(path, b"")
 
     def rm_file(self, path: str) -> None:
-        """Delete a file: the newest of its name, or the one that `?id=` names. Raises FileNotFoundError."""
-        entry = self.info(path)
-        if entry["type"] == "directory":
+        """Delete a file with every version of it, or only the one that `?id=` names.
+
+        Raises FileNotFoundError, IsADirectoryError.
+        """
+        place = place_of(path)
+        self._run(self._lists.bucket(place.bucket, is_fresh=True))
+        files = self._run(self._lists.versions(place)) if place.name else []
+        if not files:
+            self.info(path)
             raise IsADirectoryError(path)
-        self.client.files.delete(entry["file_uuid"])
+        self._run(self._trees.delete(files))
 
     _rm = rm_file
 
@@ -209,40 +240,47 @@ class FilestoreFileSystem(AbstractFileSystem):
         recursive: bool = False,
         callback: Any = DEFAULT_CALLBACK,
         maxdepth: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """Download what a path or a pattern stands for; see fsspec.
+        hidden: bool = False,
+        **_: Any,
+    ) -> None:
+        """Download what a path or a pattern stands for, trees with `recursive`; see fsspec. Several at once.
 
-        Raises ValueError for a hidden file that the caller did not name.
+        Raises ValueError for a hidden file or folder that the caller did not name, unless `hidden` is true.
         """
-        given = [rpath] if isinstance(rpath, (str, os.PathLike)) else rpath
-        named = {str(self._strip_protocol(each)) for each in given}
-        buckets = {_parts(each)[0] for each in named}
-        if recursive or any(has_magic(each) for each in named):
-            for path in self.expand_path(rpath, recursive=recursive, maxdepth=maxdepth):
-                bucket, name, _ = _parts(path)
-                is_hidden = name.startswith(".") or (bucket.startswith(".") and bucket not in buckets)
-                if path not in named and is_hidden:
-                    raise ValueError(f"{path} is a hidden file; download it by its name")
+        plan = self._plan()
         source, target = self._pair(rpath, lpath, os.path.isdir)
-        return super().get(source, target, recursive, callback, maxdepth, **options)
+        plan.get(source, target, recursive, maxdepth=maxdepth)
+        if not hidden and (path := plan.hidden(rpath)):
+            raise ValueError(f"{path} is hidden; download it by its name, or with hidden=True")
+        callback.set_size(len(plan.pairs))
+        self._run(self._trees.get(plan.pairs, plan.entries, callback))
 
     def get_file(
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any
     ) -> None:
         """Download to a path or an open file: over several connections, and the checksum is compared."""
-        entry = self.info(rpath)
-        target = lpath if hasattr(lpath, "write") else outfile
-        if entry["type"] == "directory":
-            Path(lpath).mkdir(parents=True, exist_ok=True)
-            return
-        if target is None:
-            target = Path(lpath)
-            target.parent.mkdir(parents=True, exist_ok=True)
-        callback.set_size(entry["size"])
-        self.client.files.download(
-            entry["file_uuid"], target, progress=lambda done_bytes, _: callback.absolute_update(done_bytes)
-        )
+        is_file = hasattr(lpath, "write") or outfile is None
+        self._run(self._trees.get_file(self.info(rpath), lpath if is_file else outfile, callback))
+
+    def put(
+        self,
+        lpath: Any,
+        rpath: Any,
+        recursive: bool = False,
+        callback: Any = DEFAULT_CALLBACK,
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Upload files, trees with `recursive`; see fsspec. Several at once. Missing buckets are created.
+
+        An empty local directory is not stored. The same call resumes an interrupted one.
+        """
+        plan = self._plan()
+        plan.put(lpath, rpath, recursive, maxdepth=maxdepth)
+        for bucket in sorted({place_of(target).bucket for _, target in plan.pairs}):
+            self.makedirs(bucket, exist_ok=True)
+        callback.set_size(len(plan.pairs))
+        self._run(self._trees.put(plan.pairs, callback, options))
 
     def put_file(
         self,
@@ -253,33 +291,15 @@ class FilestoreFileSystem(AbstractFileSystem):
         **options: Any,
     ) -> None:
         """Upload a file, or resume its upload. A missing bucket is created."""
-        bucket_name, name, _ = _parts(self._strip_protocol(rpath))
-        if Path(lpath).is_dir():
-            self.makedirs(rpath, exist_ok=True)
-            return
-        if not name:
-            raise IsADirectoryError(rpath)
-        if mode == "create" and self.exists(rpath):
-            raise FileExistsError(rpath)
-        self.makedirs(bucket_name, exist_ok=True)
-        callback.set_size(Path(lpath).stat().st_size)
-        self.client.files.upload(
-            Path(lpath),
-            kind=self.kind,
-            filename=name,
-            bucket_id=self._bucket(bucket_name).bucket_id,
-            progress=lambda done_bytes, _: callback.absolute_update(done_bytes),
-            **_fields(options),
-        )
+        self.makedirs(place_of(rpath).bucket, exist_ok=True)
+        self._run(self._trees.put_file(lpath, rpath, callback, {**options, "mode": mode}))
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy through this machine. Equal content is stored once in the cluster."""
-        if self.isdir(path1):
-            self.makedirs(path2, exist_ok=True)
-            return
-        with self.open(path1, "rb") as source, self.open(path2, "wb") as target:
-            while part := source.read(1 << 20):
-                target.write(part)
+        pairs = [(stripped(path1), stripped(path2))]
+        entries = {pairs[0][0]: self.info(path1)}
+        self._make_buckets(pairs, entries)
+        self._run(self._trees.copy(pairs, entries, is_missing_ignored=False))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Bytes `start` to `end` (excluded) of a file; those below 0 count from its end."""
@@ -287,11 +307,11 @@ class FilestoreFileSystem(AbstractFileSystem):
         if entry["type"] == "directory":
             raise IsADirectoryError(path)
         size_bytes = entry["size"]
-        first = _absolute(start or 0, size_bytes)
-        stop = size_bytes if end is None else _absolute(end, size_bytes)
+        first = absolute(start or 0, size_bytes)
+        stop = size_bytes if end is None else absolute(end, size_bytes)
         if first >= stop:
             return b""
-        return b"".join(self.client.files.read(entry["file_uuid"], first, stop))
+        return b"".join(self.client.files.read(entry["file_uuid"], first, stop, content=content_of(entry)))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Make a file of these bytes. Mode `create` raises FileExistsError where there is one of the name."""
@@ -317,7 +337,7 @@ class FilestoreFileSystem(AbstractFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of the cluster, for `rb` and `wb`; `xb` raises FileExistsError where there is one."""
-        path = self._strip_protocol(path)
+        path = stripped(path)
         if not options.get("autocommit", True):
             raise NotImplementedError("several files cannot become available at one moment")
         if mode == "rb":
@@ -329,76 +349,13 @@ class FilestoreFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         if mode not in ("wb", "xb"):
             raise ValueError(f"{path}: mode {mode!r} is none of rb, wb, xb: content never changes")
-        bucket_name, name, _ = _parts(path)
-        if not name:
+        place = place_of(path)
+        if not place.name:
             raise IsADirectoryError(path)
         if self.auto_mkdir:
-            self.makedirs(bucket_name, exist_ok=True)
-        bucket_id = self._bucket(bucket_name).bucket_id
+            self.makedirs(place.bucket, exist_ok=True)
+        bucket_id = self._run(self._lists.bucket(place.bucket)).bucket_id
+        fields = new_file_fields(place, bucket_id, self.kind) | record_fields(options)
         files = self.client.files
-        opening = files.inner.open(name, "wb", kind=self.kind, bucket_id=bucket_id, **_fields(options))
+        opening = files.inner.open(fields.pop("filename"), "wb", **fields)
         return WrittenFile(self, path, files.loop.run(opening), files.loop)
-
-    def _bucket(self, name: str) -> Bucket:
-        """Raises FileNotFoundError."""
-        found = self.client.buckets.find(name) if name else None
-        if found is None:
-            raise FileNotFoundError(name)
-        return found
-
-    def _files(self, bucket: Bucket, name: str, file_uuid: str) -> Mapping[str, FileSummary]:
-        """The newest available file of each name, or of this one; or exactly one."""
-        found: dict[str, FileSummary] = {}
-        for file in self._listed(bucket, name):
-            if (not name or file.filename == name) and file_uuid in ("", file.file_uuid):
-                found[file.filename] = file  # in the order of their making
-        return found
-
-    def _listed(self, bucket: Bucket, name: str) -> Iterator[FileSummary]:
-        filters = {"status": "available", **({"filename": name} if name else {})}
-        try:
-            yield from self.client.files.in_bucket(bucket.bucket_id, **filters)
-        except NotFound as error:
-            raise FileNotFoundError(bucket.name) from error
-
-
-_FIELDS = frozenset({"retention_period", "content_type", "project_id", "virt_type", "format", "backup_type"})
-
-
-def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of fsspec that are fields of a new record."""
-    return {name: value for name, value in options.items() if name in _FIELDS}
-
-
-def _parts(path: str) -> tuple[str, str, str]:
-    """Bucket, name and file_uuid, each "" where the path says none.
-
-    Raises FileNotFoundError for deeper ones.
-    """
-    found = _BY_ID.fullmatch(path)
-    plain, file_uuid = found.groups() if found else (path, "")
-    bucket, _, name = plain.partition("/")
-    if "/" in name:
-        raise FileNotFoundError(path)
-    return bucket, name, file_uuid.lower()
-
-
-def _of_bucket(bucket: Bucket) -> dict[str, Any]:
-    return {"name": bucket.name, "size": 0, "type": "directory", "bucket_id": bucket.bucket_id}
-
-
-def _of_file(bucket: Bucket, file: FileSummary) -> dict[str, Any]:
-    path = f"{bucket.name}/{file.filename}"
-    return {
-        "name": f"{path}?id={file.file_uuid}" if _BY_ID.fullmatch(path) else path,  # not another file's path
-        "size": file.size_bytes,
-        "type": "file",
-        "file_uuid": file.file_uuid,
-        "sha256": file.blob_sha256,
-        "created": file.created_at,
-        "content_type": file.content_type,
-    }
-
-
-def _absolute(position: int, size_bytes: int) -> int:
-    return max(size_bytes + position, 0) if position < 0 else min(position, size_bytes)

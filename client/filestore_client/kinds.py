@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
 from filestore_client.base.errors import InvalidRequest
-from filestore_client.base.records import Backup, FileRecord, Image, Kind, Project
+from filestore_client.base.records import Backup, FileRecord, FileSummary, Image, Kind, Project
 
 R = TypeVar("R", bound=FileRecord)
 
@@ -103,13 +103,16 @@ def content_type_of(name: str) -> str:
 def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a new record: those given, and what the kind needs, out of name and content.
 
-    Raises InvalidRequest for a kind that there is not, and for a field that the kind does not have.
+    Raises InvalidRequest for a kind that there is not, a field that the kind does not have, and text that is
+    not UTF-8.
     """
     fields: dict[str, Any] = {"filename": name, "content_type": content_type_of(name)}
     kind = KINDS[kind].name
-    for field in given:
+    for field, value in given.items():
         if field not in KINDS[kind].record.__struct_fields__:
             raise InvalidRequest(f"{field}: a {kind} has no such field.")
+        if isinstance(value, str) and not is_utf8(value):
+            raise InvalidRequest(f"{field}: the text is not UTF-8.")
     if kind == "project":
         fields["project_id"] = PurePath(name).stem or name
     elif kind == "image":
@@ -117,6 +120,21 @@ def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, An
     else:
         fields["backup_type"] = "full"
     return fields | {field: value for field, value in given.items() if value is not None}
+
+
+def is_wanted(file: FileSummary, filters: Mapping[str, str]) -> bool:
+    """Return whether a file of a bucket has the `name` and is in the `path` of these filters."""
+    if filters.get("name", "") not in ("", file.filename):
+        return False
+    folder = filters.get("path", "").strip("/")
+    if filters.get("recursive"):
+        return file.path == folder or not folder or file.path.startswith(folder + "/")
+    return file.path == folder or not filters.get("path")
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text, such as the name of a local file, is valid UTF-8."""
+    return not any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
 def _has_project(file: BinaryIO) -> bool:

@@ -43,7 +43,7 @@ def check_available(row: files.FileRow) -> None:
 def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
     """Return the record of an available file with its replicas, by node id."""
     row = db.execute(
-        f"SELECT {files.FILE_COLUMNS}, available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
+        f"SELECT {files.FILE_COLUMNS}, f.available_at_ms FROM files f WHERE f.file_uuid = ?", (file_uuid,)
     ).fetchone()
     file = FileRecord(**files.fields_of(row))
     holders = replicas.holders(db, file.blob_sha256)

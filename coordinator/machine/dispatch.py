@@ -13,6 +13,7 @@ from ca.errors import FilestoreError
 from coordinator.machine import (
     backups,
     blobs,
+    bucket_lists,
     buckets,
     cluster,
     contents,
@@ -132,7 +133,9 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListBackups: backups.list_page,
     queries.GetBucket: buckets.get,
     queries.ListBuckets: buckets.list_page,
-    queries.ListBucketFiles: files.list_bucket,
+    queries.ListBucketFiles: bucket_lists.list_files,
+    queries.ListFolderFiles: bucket_lists.list_files,
+    queries.ListFolders: bucket_lists.list_folders,
     queries.ListBucketUploads: buckets.list_uploads,
     queries.ListPermissions: permissions.list_page,
     queries.ListPublicTokens: public_tokens.list_page,

@@ -4,46 +4,39 @@ This module creates it, finds it if the caller has permission, and removes it; a
 bucket.
 """
 
-import json
 import sqlite3
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from coordinator.machine import blobs
+from coordinator.machine import blobs, folders
 from coordinator.machine.execution import quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
-    level_on_bucket,
     level_on_file,
-    own_or_granted,
     require_bucket_level,
     require_file_level,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import (
-    LIST_SCAN_MAX,
     Condition,
-    Listing,
-    Row,
-    file_filters,
-    read_page,
 )
 from metadata.model import rules
-from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller, FilePage, FileRecord
+from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller
 from metadata.protocol.commands import DeleteFile, UpdateFile
-from metadata.protocol.queries import CheckNewFile, ListBucketFiles
+from metadata.protocol.queries import CheckNewFile
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 
 
+# Of `files f`, for `fields_of`.
 FILE_COLUMNS = (
-    "file_uuid, bucket_id, owner_id, filename, content_type, size_bytes, blob_sha256, status,"
-    " created_at_ms, updated_at_ms, retention_hours, due_at_ms"
+    "f.file_uuid, f.bucket_id, f.owner_id, f.filename, f.content_type, f.size_bytes, f.blob_sha256, f.status,"
+    f" f.created_at_ms, f.updated_at_ms, f.retention_hours, f.due_at_ms, {folders.PATH_COLUMN}"
 )
 
 
@@ -81,6 +74,7 @@ class NewFile(Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     expected_sha256: str = ""
     retention_hours: int | None = None
+    path: str = ""
 
 
 def require(
@@ -198,6 +192,8 @@ def insert(change: Change, user: User, new: NewFile) -> FileRow:
             change.at_ms,
         ),
     )
+    if new.path:
+        folders.place(change, row.sequence, new.path)
     if new.kind != PARTIAL:
         change.db.execute(
             f"UPDATE buckets SET file_count = file_count + 1, {states.NEXT} WHERE bucket_id = ?",
@@ -275,26 +271,6 @@ def remove(change: Change, row: FileRow) -> int:
     return parts
 
 
-def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
-    """One page of the files in a bucket, oldest first. Needs read on the bucket.
-
-    Of the default bucket everybody sees what it owns, and what was granted on the file itself.
-    """
-    user = require_user(question.users, query.caller)
-    bucket = question.db.execute(
-        "SELECT owner_id FROM buckets WHERE bucket_id = ?", (query.bucket_id,)
-    ).fetchone()
-    if bucket is None:
-        raise NotFound("There is no such bucket.")
-    held = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
-    if held < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
-        rows, next_cursor = _shared_page(question, user, query)
-    else:
-        require_bucket_level(question, user, Level.READ, owner_id=bucket[0], bucket_id=query.bucket_id)
-        rows, next_cursor = _bucket_page(question.db, query)
-    return FilePage([FileRecord(**fields_of(row), kind=row[-2]) for row in rows], next_cursor)
-
-
 def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
     """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
     return {
@@ -310,59 +286,5 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "updated_at_ms": row[9],
         "retention_hours": UNSET if row[10] is None else row[10],
         "due_at_ms": UNSET if row[11] is None else row[11],
+        "path": UNSET if row[12] is None else folders.path_of(row[12]),
     }
-
-
-def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[Row], int]:
-    listing = Listing(
-        columns=f"{FILE_COLUMNS}, f.kind, f.sequence",
-        table="files f",
-        sequence="f.sequence",
-        candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
-        filters=(_IS_FILE, *file_filters(query)),
-    )
-    return read_page(db, listing, cursor=query.cursor, limit=query.limit)
-
-
-def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
-    """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
-    own = own_or_granted(question, user)
-    filters = (own, _IS_FILE, *file_filters(query))
-    conditions = " AND ".join(condition.sql for condition in filters)
-    statement = (
-        f"SELECT {FILE_COLUMNS}, f.kind, f.sequence FROM files f"
-        f" WHERE f.sequence IN (SELECT value FROM json_each(?)) AND {conditions} ORDER BY f.sequence"
-    )
-    values = tuple(value for condition in filters for value in condition.values)
-    found: list[Row] = []
-    looked_at, after = 0, query.cursor
-    while looked_at < LIST_SCAN_MAX:
-        wanted = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
-        window = _shared_sequences(question.db, user, query.bucket_id, after, wanted)
-        found += question.db.execute(statement, (json.dumps(window), *values)).fetchall()
-        if len(found) > query.limit:
-            return found[: query.limit], found[query.limit - 1][-1]
-        if len(window) < wanted:
-            return found, 0
-        looked_at, after = looked_at + wanted, window[-1]
-    return found, after
-
-
-def _shared_sequences(
-    db: sqlite3.Connection, user: User, bucket_id: str, after: int, rows_max: int
-) -> list[int]:
-    """The next files that the user owns there, or that a permission of its principals is or was on.
-
-    Each part is in the order of an index, so SQLite merges them without reading more than it answers.
-    """
-    granted = (
-        " UNION SELECT file_sequence FROM file_permissions"
-        " WHERE principal = ? AND bucket_id = ? AND file_sequence > ?"
-    )
-    values = [value for principal in user.principals for value in (principal, bucket_id, after)]
-    rows = db.execute(
-        "SELECT sequence FROM files WHERE bucket_id = ? AND owner_id = ? AND sequence > ?"
-        f"{granted * len(user.principals)} ORDER BY 1 LIMIT ?",
-        (bucket_id, user.user_id, after, *values, rows_max),
-    ).fetchall()
-    return [sequence for (sequence,) in rows]

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ca.errors import Gone, InvalidRequest, NotFound
-from coordinator.machine import files, parts, uploads
+from coordinator.machine import files, folders, parts, uploads
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import Level, User, require_file_level, require_user
 from coordinator.machine.execution.change import Change, Question
@@ -30,7 +30,6 @@ RecordType = TypeVar("RecordType", bound=FileRecord)
 
 RETENTION_HOURS_MAX = 876_000  # a hundred years: a command may name more
 _HOUR_MS = 3_600_000
-_FILE_FIELDS = tuple(name.strip() for name in files.FILE_COLUMNS.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ def describe(
         columns="",
         joined=" ".join(f"LEFT JOIN {each} ON {each}.sequence = k.sequence" for each in tables),
     )
-    columns = (*(f"f.{field}" for field in _FILE_FIELDS), *map(kind.column, shown), "k.sequence")
+    columns = (files.FILE_COLUMNS, *map(kind.column, shown), "k.sequence")
     return replace(kind, columns=", ".join(columns))
 
 
@@ -111,6 +110,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
         size_bytes=command.size_bytes,
         expected_sha256=command.expected_sha256,
         retention_hours=command.retention_hours,
+        path=command.path or "",
     )
     taken = parts.require(change, user, command)
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
@@ -178,7 +178,8 @@ def store(
     """
     retained, labels = _plan_retention(change, sequence, command), files.labels_named(change, command)
     states.require(record.updated_at_ms, command.unchanged_since_ms)
-    if not values and not labels and retained is None:
+    is_moved = isinstance(command.path, str) and command.path != (record.path or "")
+    if not values and not labels and retained is None and not is_moved:
         return record
     if own := {name: value for name, value in values.items() if name not in kind.later}:
         assignments = ", ".join(f"{name} = ?" for name in own)
@@ -189,6 +190,9 @@ def store(
     if retained is not None:
         _store_retention(change, sequence, retained)
         values = values | _shown_retention(retained)
+    if isinstance(command.path, str):
+        folders.place(change, sequence, command.path)
+        values = values | {"path": command.path or UNSET}
     of_file = labels | {"updated_at_ms": states.time_of_next(change, record.updated_at_ms)}
     assignments = ", ".join(f"{name} = ?" for name in of_file)
     change.db.execute(f"UPDATE files SET {assignments} WHERE sequence = ?", (*of_file.values(), sequence))

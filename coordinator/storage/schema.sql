@@ -198,8 +198,19 @@ CREATE INDEX IF NOT EXISTS files_by_owner ON files (kind, owner_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_kind ON files (kind, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket ON files (bucket_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket_owner ON files (bucket_id, owner_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_name ON files (bucket_id, filename, sequence);
 CREATE INDEX IF NOT EXISTS files_by_due ON files (due_at_ms, sequence DESC) WHERE due_at_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS files_by_blob ON files (blob_sha256);
+
+-- The folders of files that are in one: a file at the top of its bucket has no row (coordinator/machine/folders.py).
+CREATE TABLE IF NOT EXISTS file_paths (
+    sequence   INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,
+    bucket_id  TEXT NOT NULL,
+    owner_id   TEXT NOT NULL,
+    path       TEXT NOT NULL                      -- its parts with U+0001 between them
+) STRICT;
+CREATE INDEX IF NOT EXISTS file_paths_by_bucket ON file_paths (bucket_id, path, sequence);
+CREATE INDEX IF NOT EXISTS file_paths_by_owner ON file_paths (bucket_id, owner_id, path, sequence);
 
 CREATE TABLE IF NOT EXISTS project_files (
     sequence             INTEGER PRIMARY KEY,

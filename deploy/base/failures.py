@@ -15,12 +15,15 @@
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Final
 
+import click
 import msgspec
 
 from ca.errors import FilestoreError as LocalError
 from ca.errors import Internal
+from deploy.base.printed import printable_name
 from filestore_client.base.errors import FilestoreError, Unauthorized
 from runtime.timestamps import rfc3339
 from runtime.wording import duration
@@ -78,6 +81,19 @@ def is_local(error: Failure) -> bool:
 def reason_of(error: Exception) -> str:
     """The short text of an operating system error."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def print_failure(name: object, error: Exception) -> int:
+    """Print on standard error what failed, and why; return the exit code of that."""
+    line = line_of(error) if isinstance(error, FAILURES) else reason_of(error)
+    click.echo(f"filestore: {printable_name(str(name))}: {line}", err=True)
+    return exit_code_of(error)
+
+
+def print_failures(failures: Sequence[tuple[object, Exception]]) -> int:
+    """Print what failed; return the exit code of the first, 0 for none."""
+    codes = [print_failure(name, error) for name, error in failures]
+    return codes[0] if codes else 0
 
 
 def explain_rejection(token: str, named: str, *, at_s: float) -> Unauthorized:

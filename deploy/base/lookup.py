@@ -12,6 +12,7 @@ from deploy.base.output import moment, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
+from filestore_client.base.paths import forms_of
 from filestore_client.base.records import Bucket, FileRecord
 from metadata.model.records import DEFAULT_BUCKET_ID
 
@@ -36,8 +37,13 @@ def is_uuid(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
-async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False) -> FileRecord:
+async def find_file(
+    client: AsyncClient, named: str, *, bucket: str = "", is_changed: bool = False
+) -> FileRecord:
     """Return the file of this file_uuid, or the only available one of this name.
+
+    A name with "/" begins with the folder of the file in its bucket, by default the default bucket. `bucket`:
+    the name or id of the bucket that the file is in; "" for any.
 
     Any user may choose this name, and an admin finds the files of all users. If the file belongs to another
     user, its owner is printed, and if `is_changed`, the user at the terminal must confirm.
@@ -47,7 +53,7 @@ async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False
     """
     if is_uuid(named):
         return await client.files.get(named)
-    found = [file async for file in client.files.named(named)]
+    found = await _named(client, named, bucket)
     if not found:
         raise NotFound(f"There is no available file named {printable_name(named)!r} that you can access.")
     if len(found) > 1:
@@ -59,9 +65,28 @@ async def find_file(client: AsyncClient, named: str, *, is_changed: bool = False
     return found[0]
 
 
-async def find_file_uuid(client: AsyncClient, named: str, *, is_changed: bool = False) -> str:
+async def find_file_uuid(
+    client: AsyncClient, named: str, *, bucket: str = "", is_changed: bool = False
+) -> str:
     """Return the file_uuid of a file, as `find_file` does. A file_uuid is not looked up."""
-    return named if is_uuid(named) else (await find_file(client, named, is_changed=is_changed)).file_uuid
+    if is_uuid(named):
+        return named
+    return (await find_file(client, named, bucket=bucket, is_changed=is_changed)).file_uuid
+
+
+async def _named(client: AsyncClient, named: str, bucket: str) -> list[FileRecord]:
+    """Return the available files with a name, or with a folder and a name."""
+    folder, slash, name = named.rpartition("/")
+    if not slash and not bucket:
+        return [file async for file in client.files.named(named)]
+    bucket_id = (await find_bucket(client, bucket)).bucket_id if bucket else DEFAULT_BUCKET_ID
+    where = {"path": folder.strip("/") or "/"} if slash else {}
+    listed = [
+        file
+        for form in forms_of(name)
+        async for file in client.files.in_bucket(bucket_id, name=form, status="available", **where)
+    ]
+    return [await client.files.get(file.file_uuid) for file in listed]
 
 
 def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
@@ -97,5 +122,5 @@ async def bucket_names(client: AsyncClient) -> dict[str, str]:
 
 
 def _candidate(file: FileRecord) -> str:
-    of = f"{file.kind} of {file.owner_id}"
+    of = f"{file.kind} of {file.owner_id}" + (f" in {printable_name(file.path)}" if file.path else "")
     return f"{file.file_uuid} ({of}, {size(file.size_bytes)}, {moment(file.created_at)})"

@@ -80,6 +80,18 @@ def data_option(whose: str) -> Callable[[Any], Any]:
     return click.option("--data", type=existing, required=True, callback=hand_over_ownership, help=whose)
 
 
+def run_data_option() -> Callable[[Any], Any]:
+    """`--data` of a process that a service manager runs.
+
+    The directory may be missing while its disk is not mounted: the process itself says so, as click would
+    end with the exit code of wrong usage, after which no service manager tries again.
+    """
+    place = UserPath(file_okay=False, path_type=Path)
+    return click.option(
+        "--data", type=place, required=True, callback=hand_over_ownership, help="Its directory."
+    )
+
+
 def new_data_option(whose: str) -> Callable[[Any], Any]:
     """`--data`: a directory that becomes a member's, and is made where it is missing."""
     place = UserPath(path_type=Path)

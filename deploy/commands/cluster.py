@@ -211,7 +211,11 @@ def _tell(done: "SetupResult") -> None:
         click.echo(f"Its fingerprint:      {root_digest(files.root.read_text('ascii'))}")
         if files.root_key.exists():
             click.echo(f"Root key:             {files.root_key} (move it to a safe place off this machine)")
-    click.echo(f"Console:              {done.plan.node_url}/console/ (sign in with a token)")
+    click.echo(f"Console:              {done.plan.node_url}/console/")
+    if done.is_first and files.admin_token.exists():
+        click.echo(f"Sign in there:        paste the admin token, as root: `cat {files.admin_token}`")
+    else:
+        click.echo("Sign in there:        with a token that an administrator made for you")
     click.echo(f"Sign in elsewhere:    filestore login {done.plan.node_url}")
     if done.commands:
         click.echo("The processes of the setup have ended. Run these commands under your service manager:")

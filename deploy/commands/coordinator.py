@@ -10,7 +10,7 @@ from ca.certificates import root_digest
 from deploy.base.addresses import METAVAR, member_of, record_at
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, new_data_option, web_options
+from deploy.base.options import http_option, new_data_option, run_data_option, web_options
 from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_data import (
     bundle,
@@ -129,7 +129,7 @@ def _given(*names: str) -> list[str]:
 
 
 @coordinator.command()
-@data_option("Its directory.")
+@run_data_option()
 @http_option
 @click.option(
     "--down-after",

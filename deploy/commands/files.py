@@ -10,8 +10,10 @@ import click
 
 from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, exit_code_of, line_of
-from deploy.base.lookup import bucket_names, find_bucket, find_file, find_file_uuid, is_uuid
+from deploy.base.failures import FAILURES, exit_code_of, line_of, print_failures
+from deploy.base.folder_downloads import Downloads, download_folder
+from deploy.base.folders import bucket_id_of, files_below, for_each, path_of
+from deploy.base.lookup import bucket_names, find_file, find_file_uuid, is_uuid
 from deploy.base.options import Digest
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.own_files import UserPath
@@ -19,29 +21,52 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.restic.repository import PREFIX
 from filestore_client import AsyncClient
-from filestore_client.base.records import FileRecord, FileSummary, Kind
+from filestore_client.base.errors import Conflict, Gone, NotFound
+from filestore_client.base.records import FileRecord, FileSummary, Folder, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 
 KINDS: Final = ("project", "image", "backup")
 NOTHING: Final = "No files. `filestore put FILE` uploads one."
-_Listed = FileRecord | FileSummary
+_Listed = FileRecord | FileSummary | Folder
+
+
+def _column(name: str, show: Callable[[Any], object] = str) -> Callable[[_Listed], object]:
+    """Return how a column shows a field; nothing for a folder, which has none of them."""
+    return lambda file: "" if isinstance(file, Folder) else show(getattr(file, name, ""))
+
+
+def _kind_shown(file: _Listed) -> object:
+    return "folder" if isinstance(file, Folder) else getattr(file, "kind", "")
+
+
+def _name_shown(file: _Listed) -> object:
+    if isinstance(file, Folder):
+        return f"{file.path}/"
+    return f"{file.path}/{file.filename}" if file.path else file.filename
+
+
 _COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
-    "file_uuid": lambda file: file.file_uuid,
-    "kind": lambda file: getattr(file, "kind", ""),
-    "size": lambda file: size(file.size_bytes),
-    "created": lambda file: moment(file.created_at),
-    "name": lambda file: file.filename,
+    "file_uuid": _column("file_uuid"),
+    "kind": _kind_shown,
+    "size": _column("size_bytes", size),
+    "created": _column("created_at", moment),
+    "name": _name_shown,
 }
 _LONG_COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
     **_COLUMNS,
-    "status": lambda file: file.status,
-    "owner": lambda file: getattr(file, "owner_id", ""),
-    "until": lambda file: moment(file.expires_at),
-    "type": lambda file: file.content_type,
-    "sha256": lambda file: file.blob_sha256[:12],
+    "status": _column("status"),
+    "owner": _column("owner_id"),
+    "until": _column("expires_at", moment),
+    "type": _column("content_type"),
+    "sha256": _column("blob_sha256", lambda sha256: sha256[:12]),
 }
 
 kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files of this kind.")
+bucket_option = click.option(
+    "--bucket",
+    default="",
+    help="The bucket of NAME, by its name or its id.  [default: any, for a folder the default]",
+)
 
 
 @click.command()
@@ -50,8 +75,10 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
     "--output",
     "-o",
     type=UserPath(allow_dash=True),
-    help="Where to write; - is standard output.  [default: the file's own name]",
+    help="Where to write; - is standard output.  [default: the file's or the folder's own name]",
 )
+@click.option("--recursive", "-r", is_flag=True, help="NAME is a folder: download all files in and below it.")
+@bucket_option
 @click.option(
     "--connections",
     type=click.IntRange(1, CONNECTIONS_MAX),
@@ -63,19 +90,31 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
 @click.option("--verify", is_flag=True, help="Print the checksum that was compared, on standard error.")
 @connection_options
 def get(
-    connection: Connection, named: str, output: str | None, connections: int, *, force: bool, verify: bool
-) -> None:
-    """Download a file by its name or its file_uuid.
+    connection: Connection,
+    named: str,
+    output: str | None,
+    connections: int,
+    bucket: str,
+    *,
+    recursive: bool,
+    force: bool,
+    verify: bool,
+) -> int:
+    """Download a file by its name or its file_uuid, or a folder.
 
-    Where several files have the name, they are listed, and nothing is downloaded. The same command after an
-    interruption goes on where it ended: what has come is in OUTPUT.part. The checksum is always compared.
-    A file that is there is replaced with --force only; a directory gets the file under its own name.
+    NAME may begin with the folder of the file, as in lab1/r1/startup-config.cfg. Where several files have the
+    name, they are listed, and nothing is downloaded. After an interruption, the same command resumes from
+    OUTPUT.part. The checksum is always compared. A file that is there is replaced
+    with --force only; a directory gets the file under its own name. With -r, OUTPUT is the directory that
+    gets what is in the folder.
     """
+    if recursive:
+        return _get_folder(connection, named, output, bucket, connections=connections, replace=force)
     is_directory = output is None or Path(output).is_dir()
 
     async def work(client: AsyncClient) -> tuple[Path | None, FileRecord | None]:
         # A file_uuid is enough for the content: who may read it need not see its record.
-        file = None if not verify and is_uuid(named) else await find_file(client, named)
+        file = None if not verify and is_uuid(named) else await find_file(client, named, bucket=bucket)
         file_uuid = named if file is None else file.file_uuid
         with ProgressBars() as bars, bars.bar(named) as progress:
             if output == "-":
@@ -92,16 +131,53 @@ def get(
         click.echo(path)
     if verify and file is not None:
         click.echo(f"sha256 {file.blob_sha256}: the content is what was stored.", err=True)
+    return 0
+
+
+def _get_folder(
+    connection: Connection, named: str, output: str | None, bucket: str, *, connections: int, replace: bool
+) -> int:
+    """Download a folder; the exit code. Raises click.UsageError, FilestoreError."""
+    folder = path_of(named)
+    own_name = folder.rpartition("/")[2]
+    if output == "-":
+        raise click.UsageError("-o -: a folder cannot be written to standard output.")
+    if output is None and (not own_name or own_name.startswith(".")):
+        raise click.UsageError(f"-r {named}: name the directory for it with -o.")
+    directory = Path(output or own_name)
+    is_own = output is None or not directory.exists()
+
+    async def work(client: AsyncClient) -> Downloads:
+        found = await files_below(client, await bucket_id_of(client, bucket), folder)
+        files = [file for file in found if file.status == "available"]
+        with ProgressBars() as bars:
+            return await download_folder(
+                client,
+                files,
+                folder,
+                directory,
+                connections=connections,
+                replace=replace,
+                hidden=is_own,
+                bars=bars,
+            )
+
+    done = connection.run(work)
+    if done.duplicates:
+        click.echo(f"filestore: {done.duplicates} older files of the same names are left out.", err=True)
+    click.echo(f"{printable_name(str(directory))}: {done.files} files, {size(done.size_bytes)}")
+    return print_failures(done.failures)
 
 
 @click.command()
 @click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
+@bucket_option
 @connection_options
-def cat(connection: Connection, named: str) -> None:
+def cat(connection: Connection, named: str, bucket: str) -> None:
     """Write the content of a file to standard output."""
 
     async def work(client: AsyncClient) -> None:
-        file_uuid = await find_file_uuid(client, named)
+        file_uuid = await find_file_uuid(client, named, bucket=bucket)
         end_at_once_when_interrupted()
         await client.files.download(file_uuid, sys.stdout.buffer)
 
@@ -109,6 +185,10 @@ def cat(connection: Connection, named: str) -> None:
 
 
 @click.command()
+@click.argument("path", default="")
+@click.option(
+    "--recursive", "-r", is_flag=True, help="With PATH: show the files of all folders below it too."
+)
 @kind_option
 @click.option("--bucket", help="Only files of this bucket, by its name or its id.")
 @click.option("--project-id", default="", help="Only files of this project.")
@@ -124,6 +204,8 @@ def cat(connection: Connection, named: str) -> None:
 @connection_options
 def ls(
     connection: Connection,
+    path: str,
+    recursive: bool,
     kind: Kind | None,
     bucket: str | None,
     project_id: str,
@@ -135,9 +217,14 @@ def ls(
 ) -> None:
     """List files: your own, as an admin all of them.
 
-    By kind, the oldest first. Of a bucket: every file that is in it. Files of `filestore serve restic`, whose
-    names begin with restic:, are listed with --all, --bucket or such a --name only.
+    By kind, the oldest first. Of a bucket: every file that is in it. Of PATH: the folders and files in this
+    folder of the bucket, by default of the default bucket; / is its top. Files of `filestore serve restic`,
+    whose names begin with restic:, are listed with --all, --bucket or such a --name only.
     """
+    if recursive and not path:
+        raise click.UsageError("--recursive: give PATH; / is the top of the bucket.")
+    if path and (kind or project_id):
+        raise click.UsageError("PATH: a folder has files of all kinds; leave out --kind and --project-id.")
     if bucket and (kind or project_id):
         raise click.UsageError(
             "--bucket: lists files of all kinds, so it cannot be combined with --kind or --project-id."
@@ -154,10 +241,15 @@ def ls(
     only_projects: Kind | None = "project" if project_id else kind
 
     async def work(client: AsyncClient) -> list[_Listed]:
-        if bucket:
-            found = await find_bucket(client, bucket)
-            listed = client.files.in_bucket(found.bucket_id, filename=filename, status=status)
-            return [file async for file in listed]
+        if bucket or path:
+            bucket_id = await bucket_id_of(client, bucket or "")
+            folders: list[_Listed] = []
+            where = {"filename": filename, "status": status}
+            if path:
+                where |= {"path": path_of(path) or "/", "recursive": "1" if recursive else ""}
+            if path and not (recursive or filename or status):
+                folders = [folder async for folder in client.files.folders(bucket_id, path_of(path))]
+            return folders + [file async for file in client.files.in_bucket(bucket_id, **where)]
         files: list[_Listed] = []
         async for record in client.files.list(only_projects, **filters):
             if as_json:
@@ -173,11 +265,12 @@ def ls(
 
 @click.command()
 @click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
+@bucket_option
 @json_option
 @connection_options
-def show(connection: Connection, named: str, as_json: bool) -> None:
+def show(connection: Connection, named: str, bucket: str, as_json: bool) -> None:
     """Show the whole record of a file."""
-    print_record(connection.run(lambda client: find_file(client, named)), as_json=as_json)
+    print_record(connection.run(lambda client: find_file(client, named, bucket=bucket)), as_json=as_json)
 
 
 @click.command()
@@ -207,24 +300,60 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 
 @click.command()
 @click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
-@click.argument("filename", metavar="NEW_NAME")
+@click.argument("target", metavar="NEW_NAME")
+@click.option("--recursive", "-r", is_flag=True, help="NAME is a folder, and NEW_NAME its new path.")
+@bucket_option
 @json_option
 @connection_options
-def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None:
-    """Rename a file.
+def mv(connection: Connection, named: str, target: str, recursive: bool, bucket: str, as_json: bool) -> int:
+    """Rename a file, or move a file or a folder.
 
-    Its content, its file_uuid and links to it stay the same.
+    NEW_NAME with a / is a folder and a name in it; with a / at its end it is a folder, and the name stays;
+    / at its beginning is the top of the bucket. Without a / the folder stays. The content of a file, its
+    file_uuid and links to it stay the same.
     """
+    if recursive:
+        return _move_folder(connection, path_of(named), path_of(target), bucket)
+    folder, slash, name = target.rpartition("/")
+    changes = {"path": path_of(folder) or "/"} if slash else {}
+    if name:
+        changes["filename"] = name
 
     async def work(client: AsyncClient) -> FileRecord:
-        file = await client.files.get(await find_file_uuid(client, named, is_changed=True))
-        return await client.files.update(file.file_uuid, if_match=file.etag, filename=filename)
+        file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
+        file = await client.files.get(file_uuid)
+        return await client.files.update(file.file_uuid, if_match=file.etag, **changes)
 
     renamed = connection.run(work)
     if as_json:
         print_json(renamed)
     else:
-        click.echo(f"{renamed.file_uuid} is now named {printable_name(renamed.filename)}.")
+        click.echo(f"{renamed.file_uuid} is now named {printable_name(str(_name_shown(renamed)))}.")
+    return 0
+
+
+def _move_folder(connection: Connection, folder: str, target: str, bucket: str) -> int:
+    """Move the files in a folder and below it; the exit code."""
+    if not folder:
+        raise click.UsageError("-r: the top of a bucket cannot be moved.")
+
+    async def work(client: AsyncClient) -> tuple[int, list[tuple[str, Exception]]]:
+        files = await files_below(client, await bucket_id_of(client, bucket), folder)
+        failures: list[tuple[str, Exception]] = []
+
+        async def move(file: FileSummary) -> None:
+            path = f"{target}{file.path[len(folder) :]}".strip("/")
+            try:
+                await client.files.update(file.file_uuid, path=path or "/")
+            except FAILURES as error:
+                failures.append((str(_name_shown(file)), error))
+
+        await for_each(files, move)
+        return len(files) - len(failures), failures
+
+    moved, failures = connection.run(work)
+    click.echo(f"{printable_name(target or '/')}: {moved} files were moved here.")
+    return print_failures(failures)
 
 
 @click.command()
@@ -268,20 +397,29 @@ def du(connection: Connection, as_json: bool) -> None:
 
 @click.command()
 @click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True, shell_complete=complete_names)
+@click.option(
+    "--recursive", "-r", is_flag=True, help="Each NAME is a folder: delete all files in and below it."
+)
+@click.option("--yes", "-y", is_flag=True, help="With -r: do not ask.")
+@bucket_option
 @connection_options
-def rm(connection: Connection, files: tuple[str, ...]) -> int:
+def rm(connection: Connection, files: tuple[str, ...], recursive: bool, yes: bool, bucket: str) -> int:
     """Delete files for good, and unfinished uploads.
 
-    It asks only before it deletes another user's file by its name. You need the permission `admin` on each
-    file, which its owner has. If one is refused, the others are still deleted. An unfinished upload is named
-    by its file_uuid.
+    It asks only before it deletes another user's file by its name, and on a terminal before it deletes a
+    folder. You need the permission `admin` on each file, which its owner has. If one is refused, the others
+    are still deleted. An unfinished upload is named by its file_uuid.
     """
+    if recursive:
+        codes = [_remove_folder(connection, named, bucket, asks=not yes) for named in files]
+        return next((code for code in codes if code), 0)
 
     async def work(client: AsyncClient) -> int:
         code = 0
         for named in files:
             try:
-                await client.files.delete(await find_file_uuid(client, named, is_changed=True))
+                file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
+                await client.files.delete(file_uuid)
             except FAILURES as error:
                 click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
                 code = code or exit_code_of(error)
@@ -290,3 +428,40 @@ def rm(connection: Connection, files: tuple[str, ...]) -> int:
         return code
 
     return connection.run(work)
+
+
+def _remove_folder(connection: Connection, named: str, bucket: str, *, asks: bool) -> int:
+    """Delete the files in a folder and below it; the exit code. Raises Conflict if the answer is no."""
+    folder = path_of(named)
+    if not folder:
+        raise click.UsageError("-r: name a folder; the top of a bucket is not deleted in one command.")
+    shown = printable_name(folder)
+
+    async def work(client: AsyncClient) -> tuple[int, list[tuple[str, Exception]]]:
+        files = await files_below(client, await bucket_id_of(client, bucket), folder)
+        if asks and sys.stdin.isatty():
+            taken = size(sum(file.size_bytes for file in files))
+            if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown} for good?", err=True):
+                raise Conflict("Nothing was deleted.")
+        failures: dict[str, tuple[str, Exception]] = {}
+
+        async def remove(file: FileSummary) -> None:
+            failures.pop(file.file_uuid, None)
+            try:
+                await client.files.delete(file.file_uuid)
+            except (NotFound, Gone):  # another client was faster
+                pass
+            except FAILURES as error:
+                failures[file.file_uuid] = (str(_name_shown(file)), error)
+
+        left = files
+        while left:  # a backup cannot be deleted before those that build on it
+            await for_each(left, remove)
+            in_use = {uuid for uuid, (_, error) in failures.items() if isinstance(error, Conflict)}
+            still = [file for file in left if file.file_uuid in in_use]
+            left = still if len(still) < len(left) else []
+        return len(files) - len(failures), list(failures.values())
+
+    removed, failures = connection.run(work)
+    click.echo(f"{shown}: {removed} files are deleted.")
+    return print_failures(failures)

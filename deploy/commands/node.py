@@ -11,7 +11,14 @@ from deploy.base.addresses import plain_address
 from deploy.base.config_file import level_reader, process_options
 from deploy.base.connection import read_text
 from deploy.base.option_names import names_options
-from deploy.base.options import data_option, http_option, new_data_option, warn_of_argument, web_options
+from deploy.base.options import (
+    data_option,
+    http_option,
+    new_data_option,
+    run_data_option,
+    warn_of_argument,
+    web_options,
+)
 from deploy.commands.node_group import (
     drain,
     forget_instance,
@@ -144,7 +151,7 @@ def reconnect(data: Path, coordinator_url: str) -> None:
 
 
 @node.command()
-@data_option("Its directory.")
+@run_data_option()
 @http_option
 @click.option(
     "--workers",

@@ -15,8 +15,10 @@ import click
 from ca.errors import FilestoreError as LocalError
 from ca.errors import InvalidRequest
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILED, FAILURES, exit_code_of, line_of, reason_of
+from deploy.base.failures import FAILED, FAILURES, print_failure, reason_of
+from deploy.base.folders import Place, path_of
 from deploy.base.lookup import find_bucket, is_uuid
+from deploy.base.names_taken import IfTaken, decide, find_taken
 from deploy.base.options import Hours
 from deploy.base.output import json_option, print_json, size
 from deploy.base.own_files import UserPath
@@ -24,12 +26,13 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.commands.files import KINDS
 from filestore_client import AsyncClient
-from filestore_client.base.errors import FilestoreError
-from filestore_client.base.records import FileRecord, Kind
+from filestore_client.base.errors import FilestoreError, Gone, NotFound
+from filestore_client.base.records import FileRecord, FileSummary, Kind
 from filestore_client.transfer.parallel import PARTS_MAX
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
 from metadata.model.later_fields import LATER
+from metadata.model.records import DEFAULT_BUCKET_ID
 
 LEFT_OUT_SHOWN_MAX = 20
 RETENTION_HOURS_MAX = 876000
@@ -57,14 +60,28 @@ _WORDS: Mapping[str, Kind] = {
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Outcome = FileRecord | FilestoreError | LocalError | OSError
+STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file to upload, and the name that it gets."""
+    """A file to upload, the name that it gets, and the folder that it gets into; "" for the top."""
 
     path: Path
     filename: str
+    folder: str = ""
+
+    @property
+    def place(self) -> Place:
+        """Its folder and its name in the bucket."""
+        return self.folder, self.filename or self.path.name
+
+    def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of its record, with its folder."""
+        return {**given, "path": self.folder} if self.folder else {**given}
+
+
+Settled = tuple[Wanted, Sequence[FileSummary]]  # with the older files that it replaces
 
 
 def later_options(command: Command) -> Command:
@@ -83,7 +100,15 @@ def later_options(command: Command) -> Command:
     "--recursive",
     "-r",
     is_flag=True,
-    help="FILE may be a directory: upload all files below it, but no links.",
+    help="FILE may be a directory: upload all files below it, but no links, into a folder of its name.",
+)
+@click.option(
+    "--folder", default="", metavar="PATH", help="The folder in the bucket.  [default: the top of the bucket]"
+)
+@click.option(
+    "--if-exists",
+    type=click.Choice([each.value for each in IfTaken]),
+    help="If the name is there already, keep both, replace the old file or skip.  [default: ask, or keep]",
 )
 @click.option("--bucket", default="", help="The name or the id of a bucket.  [default: the default bucket]")
 @click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
@@ -135,6 +160,8 @@ def put(
     files: tuple[str, ...],
     kind: Kind | None,
     recursive: bool,
+    folder: str,
+    if_exists: str | None,
     bucket: str,
     filename: str | None,
     only_url: bool,
@@ -152,30 +179,23 @@ def put(
 
     After an interruption, the same command resumes. The checksum is compared at the end.
     """
-    wanted, is_unread = _wanted(files, filename, recursive=recursive)
+    wanted, is_unread = _wanted(files, filename, path_of(folder), recursive=recursive)
     fields = {name: value for name, value in options.items() if value not in (None, "", False)}
     chosen = _chosen_kind(kind, fields)
+    left: list[Wanted] = []
 
     async def work(client: AsyncClient) -> list[Outcome]:
         if bucket:
             fields["bucket_id"] = bucket if is_uuid(bucket) else (await find_bucket(client, bucket)).bucket_id
+        policy = IfTaken(if_exists) if if_exists else None
+        settled = await _settle(client, wanted, chosen, fields, connections, bucket, policy)
+        left.extend(file for file, _ in settled)
         with ProgressBars() as bars:
             if files == ("-",):
-                end_at_once_when_interrupted()
-                named = filename or "stdin"
-                with bars.bar(named) as progress:
-                    stored = await client.files.upload(
-                        sys.stdin.buffer,
-                        kind=chosen or "backup",
-                        filename=named,
-                        only_url=only_url,
-                        progress=progress,
-                        **fields,
-                    )
-                return [stored]
+                return [await _put_stdin(client, *file, chosen, fields, only_url, bars) for file in settled]
             return await put_files(
                 client,
-                wanted,
+                settled,
                 chosen,
                 fields,
                 connections=connections,
@@ -187,13 +207,79 @@ def put(
     outcomes = connection.run(work)
     if len(outcomes) == 1 and not isinstance(outcomes[0], FileRecord):
         raise outcomes[0]
-    paths = [file.path for file in wanted] or [Path("-")]
+    paths = [file.path for file in left]
     return _print_outcomes(paths, outcomes, is_guessed=chosen is None, as_json=as_json) or is_unread * FAILED
+
+
+async def _settle(
+    client: AsyncClient,
+    wanted: Sequence[Wanted],
+    kind: Kind | None,
+    fields: Mapping[str, Any],
+    connections: int,
+    bucket: str,
+    policy: IfTaken | None,
+) -> list[Settled]:
+    """Return the files to upload, each with the older files of its name that it replaces."""
+
+    async def is_repeated(number: int) -> bool:
+        file = wanted[number]
+        return file.path != STDIN and await client.files.is_begun(
+            file.path, kind=kind, filename=file.filename, **file.fields(fields)
+        )
+
+    places = {
+        number: file.place for number, file in enumerate(wanted) if file.path == STDIN or file.path.is_file()
+    }
+    bucket_id = fields.get("bucket_id", DEFAULT_BUCKET_ID)
+    taken = await find_taken(client, bucket_id, places, connections, is_repeated)
+    decided = decide(taken, policy, bucket=bucket)
+    if decided is IfTaken.SKIP:
+        return [(file, []) for number, file in enumerate(wanted) if number not in taken]
+    older = taken if decided is IfTaken.REPLACE else {}
+    return [(file, older.get(number, [])) for number, file in enumerate(wanted)]
+
+
+async def _put_stdin(
+    client: AsyncClient,
+    file: Wanted,
+    older: Sequence[FileSummary],
+    kind: Kind | None,
+    fields: Mapping[str, Any],
+    only_url: bool,
+    bars: ProgressBars,
+) -> Outcome:
+    """Upload standard input. Raises FilestoreError."""
+    end_at_once_when_interrupted()
+    with bars.bar(file.filename) as progress:
+        stored = await client.files.upload(
+            sys.stdin.buffer,
+            kind=kind or "backup",
+            filename=file.filename,
+            only_url=only_url,
+            progress=progress,
+            **file.fields(fields),
+        )
+    return await _replaced(client, stored, older)
+
+
+async def _replaced(client: AsyncClient, stored: FileRecord, older: Sequence[FileSummary]) -> Outcome:
+    """Delete what a stored file replaces; return its record, or why something is left."""
+    for file in older:
+        try:
+            if file.file_uuid != stored.file_uuid:
+                await client.files.delete(file.file_uuid)
+        except (NotFound, Gone):  # another client was faster
+            continue
+        except FilestoreError as error:
+            click.echo(f"filestore: {stored.file_uuid} is stored, but not the only one:", err=True)
+            return error
+    return stored
 
 
 async def put_files(
     client: AsyncClient,
-    files: Sequence[Wanted],
+    files: Sequence[Settled],
     kind: Kind | None,
     fields: Mapping[str, Any],
     *,
@@ -213,19 +299,20 @@ async def put_files(
 
     async def work() -> None:
         while waiting:
-            number, file = waiting.popleft()
+            number, (file, older) = waiting.popleft()
             try:
                 with bars.bar(str(file.path)) as progress:
-                    outcomes[number], memory = await client.files.upload_remembered(
+                    stored, memory = await client.files.upload_remembered(
                         file.path,
                         kind=kind,
                         filename=file.filename,
                         only_url=only_url,
                         parallel=parallel,
                         progress=progress,
-                        **fields,
+                        **file.fields(fields),
                     )
                 memories.append(memory)
+                outcomes[number] = await _replaced(client, stored, older)
             except (*FAILURES, OSError) as error:
                 outcomes[number] = error
 
@@ -238,32 +325,42 @@ async def put_files(
     return outcomes
 
 
-def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) -> tuple[list[Wanted], bool]:
-    """The files to upload, none for standard input; and whether there is something that cannot be read.
+def _wanted(
+    files: tuple[str, ...], filename: str | None, folder: str, *, recursive: bool
+) -> tuple[list[Wanted], bool]:
+    """The files to upload; and whether there is something that cannot be read.
 
     Raises click.UsageError, InvalidRequest.
     """
     if files == ("-",):
-        return [], False
+        return [Wanted(STDIN, filename or "stdin", folder)], False
     if "-" in files:
         raise click.UsageError("- cannot be combined with other files.")
-    paths: list[Path] = []
+    wanted: list[Wanted] = []
     is_unread = False
     for file in map(Path, files):
         if recursive and file.is_dir():
+            paths: list[Path] = []
             is_unread |= _find_below(file, paths)
+            top = "" if file.name == ".." else file.name
+            inner = (Path(top) / path.relative_to(file).parent for path in paths)
+            places = (Path(folder) / each for each in inner)
+            wanted += [
+                Wanted(path, filename or "", "" if str(place) == "." else place.as_posix())
+                for path, place in zip(paths, places, strict=True)
+            ]
         else:
-            paths.append(file)
-    if recursive and not paths:
+            wanted.append(Wanted(file, filename or "", folder))
+    if recursive and not wanted:
         raise InvalidRequest(f"There is no file below {', '.join(files)}.")
-    if filename is not None and len(paths) > 1:
+    if filename is not None and len(wanted) > 1:
         raise click.UsageError("--filename is for one FILE, but several are given.")
     given: dict[Path, Path] = {}
-    for path in paths:
-        if (place := path.resolve()) in given:
-            raise click.UsageError(f"{given[place]} and {path} are the same FILE.")
-        given[place] = path
-    return [Wanted(path, filename or "") for path in paths], is_unread
+    for each in wanted:
+        if (place := each.path.resolve()) in given:
+            raise click.UsageError(f"{given[place]} and {each.path} are the same FILE.")
+        given[place] = each.path
+    return wanted, is_unread
 
 
 def _find_below(directory: Path, paths: list[Path]) -> bool:
@@ -276,6 +373,8 @@ def _find_below(directory: Path, paths: list[Path]) -> bool:
         unread[str(error.filename)] = error
 
     for above, directories, names in os.walk(directory, onerror=note):
+        if not directories and not names and Path(above) != directory:
+            left_out.append((Path(above), "an empty directory"))
         for path in (Path(above, name) for name in (*directories, *names)):
             try:
                 mode = path.lstat().st_mode
@@ -326,12 +425,9 @@ def _print_outcomes(
     code = 0
     for file, outcome in zip(files, outcomes, strict=True):
         name = printable_name(str(file))
-        if isinstance(outcome, FAILURES):
-            click.echo(f"filestore: {name}: {line_of(outcome)}", err=True)
-            code = code or exit_code_of(outcome)
-        elif isinstance(outcome, OSError):
-            click.echo(f"filestore: {name}: {reason_of(outcome)}", err=True)
-            code = code or FAILED
+        if isinstance(outcome, (*FAILURES, OSError)):
+            failed = print_failure(file, outcome)
+            code = code or failed
         elif as_json:
             print_json(outcome)
         else:

@@ -102,6 +102,11 @@ class Archive:
         return [entry for entry in self.entries if entry.filename == TOPOLOGY]
 
     @property
+    def unpacked_bytes(self) -> int:
+        """The size of all files in it."""
+        return sum(entry.file_size for entry in self.entries)
+
+    @property
     def has_zstd(self) -> bool:
         """Whether something in it is compressed with zstd, which GNS3 2.2 cannot read."""
         return any(entry.compress_type == ZSTD for entry in self.entries)

@@ -24,7 +24,7 @@ from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, top
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
 from deploy.gns3.journal import Journal
-from deploy.gns3.losses import refuse_foreign, refuse_loss
+from deploy.gns3.losses import refuse_foreign, refuse_hidden, refuse_loss
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ProjectRuns
 from deploy.gns3.stored import StoredBackup, archive_of, label_of, recorded_missing, stored_backups
@@ -161,13 +161,12 @@ class BackupRun:
             raise newest
         began_at = time.time()
         self._journal.tried(project.project_id, at=began_at)
+        refuse_hidden(project)
         if not self._wishes.accept_loss:
             refuse_foreign(project)
         with self._bar(project.name) as progress:
             outcome = await self._again(project, newest, progress)
         is_stored = outcome.stored is not None
-        if not is_stored and newest is not None:
-            await self._adopt(newest)
         current = outcome.stored
         if current is None:
             assert newest is not None
@@ -295,15 +294,14 @@ class BackupRun:
         """Return the tag of a backup of this server."""
         return BackupTag(fingerprint, self._server.identity).text
 
-    async def _adopt(self, newest: StoredBackup) -> None:
-        """Mark a backup that names no server as one of this server, whose project has the same content."""
-        if not newest.tag.server.id:
-            tag = self._tag_of(newest.fingerprint)
-            await self._client.projects.update(newest.file.file_uuid, version_tag=tag)
-
-    def _check(self, project: LabProject, newest: StoredBackup | None, end: ExportEnd) -> None:
-        if not self._wishes.accept_loss:
-            refuse_loss(project, newest, end)
+    async def _check(self, project: LabProject, newest: StoredBackup | None, end: ExportEnd) -> None:
+        if self._wishes.accept_loss:
+            return
+        unpacked_bytes = 0
+        if newest is not None and not newest.is_damaged and newest.file.compression != end.compression:
+            with suppress(ExportDamaged):
+                unpacked_bytes = (await archive_of(self._client, newest)).unpacked_bytes
+        refuse_loss(project, newest, end, newest_unpacked_bytes=unpacked_bytes)
 
     async def _store_stream(
         self,
@@ -323,7 +321,7 @@ class BackupRun:
             is_same, missing = await self._compared(newest, end)
             if is_same:
                 raise _Unchanged
-            self._check(project, newest, end)
+            await self._check(project, newest, end)
             await self._client.projects.update(begun[0], version_tag=self._tag_of(end.fingerprint))
             return missing
 
@@ -347,7 +345,7 @@ class BackupRun:
         is_same, missing = await self._compared(newest, end)
         if is_same:
             return _Outcome(None, missing)
-        self._check(project, newest, end)
+        await self._check(project, newest, end)
         content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], missing)
         stored = await self._upload(project, content, [], progress, version_tag=self._tag_of(end.fingerprint))
         return _Outcome(stored, missing)

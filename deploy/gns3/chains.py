@@ -1,8 +1,6 @@
 """Chains: the backups of one project of one server, by one owner, in the order of the cluster's log.
 
 A project id alone does not name a project: the machines of a classroom are clones and have the same ids.
-Backups of older releases name no server; those of a project are a chain of their own, until a server whose
-project has the same content adopts the newest.
 """
 
 from collections import defaultdict
@@ -88,19 +86,15 @@ def of_projects(chains: Sequence[BackupChain], named: Sequence[str]) -> list[Bac
 
 
 def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:
-    """Return the chain that a server's next backup of a project is compared with. Pure.
-
-    `chains` are those of the project. The server's own chain comes first, then the one of an unknown server.
-    """
-    by_server = {chain.server.id: chain for chain in chains}
-    return by_server.get(server.id) or by_server.get("")
+    """The chain that a server's next backup of a project continues; `chains` are the project's. Pure."""
+    return next((chain for chain in chains if chain.server.id == server.id), None)
 
 
 def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
     """Return the backup that a project's name or id means, or one of these followed by `@DATE`. Pure.
 
     Without a date it is the newest. A date is a day or a moment, and means the newest that was made until its
-    end. The chain of an unknown server counts only if no other one has the name.
+    end.
 
     Raises NotFound; Conflict if several projects have the name.
     """
@@ -112,16 +106,15 @@ def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
         found = [chain for chain in chains if chain.is_named(name)]
     if not found:
         raise NotFound(f"There is no backup of a project named {printable_name(name)!r}.")
-    known = [chain for chain in found if chain.server.id] or found
-    if len(known) > 1:
+    if len(found) > 1:
         told = "; ".join(
             f"{each.project_id} of server {each.server.shown} (last {moment(each.newest.file.created_at)})"
-            for each in known
+            for each in found
         )
         raise Conflict(
-            f"{len(known)} projects have this name. Give the id of one, and its server with --from: {told}"
+            f"{len(found)} projects have this name. Give the id of one, and its server with --from: {told}"
         )
-    backups = known[0].backups
+    backups = found[0].backups
     fitting = [each for each in backups if until is None or each.made_at <= until]
     if not fitting:
         first = moment(min(backups, key=lambda each: each.made_at).file.created_at)

@@ -15,7 +15,7 @@ from typing import Final
 
 import aiohttp
 
-from ca.errors import FilestoreError, Unavailable
+from ca.errors import FilestoreError, NotFound, Unavailable
 from deploy.base.printed import printable_name
 from deploy.gns3.archive import ExportDamaged, Missing, missing_of
 from deploy.gns3.fingerprint import ExportScan, Fingerprint, fingerprint_of
@@ -37,7 +37,7 @@ _NOISE: Final = re.compile(
 )
 _NEVER_EXPORTED: Final = re.compile(
     r"(.*/)?([^/]*(\.log|_log\.txt)|\.DS_Store)|.+/[^/]*\.gns3|project-files/(captures|tmp)/.*"
-    r"|(.*/)?snapshots/.*|.*snapshots",
+    r"|(.*/)?snapshots/.*|.*snapshots(/[^/]*)?",  # GNS3 2.2: every folder whose name ends so
     re.DOTALL,
 )
 
@@ -51,11 +51,13 @@ class ExportEnd:
     """The facts about a completed export. `project_ids`: those of the topologies in it.
 
     `missing` has files that the server cannot open, if its warnings were received (`is_heard`), and files
-    that it leaves out on purpose, if it listed the project's files (`is_listed`).
+    that it leaves out on purpose, if it listed the project's files (`is_listed`). `unpacked_bytes`: of its
+    files, which is the same in any compression.
     """
 
     fingerprint: Fingerprint
     size_bytes: int
+    unpacked_bytes: int
     compression: str
     missing: Missing
     is_heard: bool
@@ -113,11 +115,12 @@ class Export:
         await self._warnings.settle()
         missing = set(skipped_files(self._warnings.messages, self._project.path))
         left_out = None
-        if sum(entry.file_size for entry in archive.entries) <= LISTED_BYTES_MAX:
+        if archive.unpacked_bytes <= LISTED_BYTES_MAX:
             left_out = await self._left_out({entry.filename for entry in archive.entries})
         return ExportEnd(
             fingerprint_of(archive),
             self.scan.size_bytes,
+            archive.unpacked_bytes,
             self._server.compression,
             missing_of(missing | (left_out or set())),
             self._warnings.is_listening,
@@ -131,7 +134,7 @@ class Export:
                 async for part in parts:
                     self.scan.feed(part)
                     yield part
-        except Unavailable as error:
+        except (NotFound, Unavailable) as error:  # GNS3 2.2 answers 404 if it cannot read a folder
             told = ""
             if isinstance(error.__cause__, TimeoutError):
                 told = " It sent nothing for longer than --deadline allows."

@@ -3,7 +3,7 @@
     gns3-1:TOPOLOGY:DIGEST@SERVER_ID:NAME      such as ...@9f86d081884c7d65:lab
 
 GNS3 has no identity of its own that a cloned machine would not share, so `filestore gns3 login` draws one.
-NAME is what the owner called the server then; only SERVER_ID decides. Backups of older releases have neither.
+NAME is what the owner called the server then; only SERVER_ID decides.
 """
 
 import re
@@ -13,7 +13,6 @@ from typing import Final, Self
 
 from deploy.gns3.fingerprint import Fingerprint
 
-UNKNOWN: Final = "-"  # stands for the server of a backup that names none; no login is called so
 SERVER_ID: Final = re.compile(r"[0-9a-f]{16}")
 _SERVER: Final = re.compile(rf"({SERVER_ID.pattern}):([A-Za-z0-9][A-Za-z0-9._-]{{0,62}})")
 
@@ -25,19 +24,19 @@ def draw_server_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """A server. Two are the same if their `id` is; `name` is for people. Without an id it is unknown."""
+    """A server. Two are the same if their `id` is; `name` is for people. An empty one is for no backup."""
 
     id: str = ""
     name: str = ""
 
     @property
     def shown(self) -> str:
-        """For people: `lab (9f86d081884c7d65)`, or `-` for an unknown server."""
-        return f"{self.name} ({self.id})" if self.id else UNKNOWN
+        """For people: `lab (9f86d081884c7d65)`, or `-` for none."""
+        return f"{self.name} ({self.id})" if self.id else "-"
 
     def is_named(self, named: str) -> bool:
         """Whether a person who gives this name or id means this server."""
-        return named in (self.id or UNKNOWN, self.name)
+        return named in (self.id, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,13 @@ class BackupTag:
     @property
     def text(self) -> str:
         """The tag as it is stored."""
-        server = self.server
-        return f"{self.fingerprint.tag}@{server.id}:{server.name}" if server.id else self.fingerprint.tag
+        return f"{self.fingerprint.tag}@{self.server.id}:{self.server.name}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Return what a `version_tag` says; None if it is not that of a backup."""
-        head, at, tail = text.partition("@")
+        head, _, tail = text.partition("@")
         fingerprint, server = Fingerprint.of_tag(head), _SERVER.fullmatch(tail)
-        if fingerprint is None or (at and server is None):
+        if fingerprint is None or server is None:
             return None
-        return cls(fingerprint, ServerIdentity(server[1], server[2]) if server else ServerIdentity())
+        return cls(fingerprint, ServerIdentity(server[1], server[2]))

@@ -73,8 +73,12 @@ class Journal:
         self._save()
 
     def looked(self, *, at: float) -> None:
-        """A run begins, which may not reach the server."""
-        self._content.shown_at = self._content.shown_at or at
+        """A run begins, which may not reach the server. A wrong clock noted what is in its future."""
+        self._content.shown_at = min(self._content.shown_at or at, at)
+        for memory in self._content.projects.values():
+            memory.seen_at = min(memory.seen_at, at)
+            memory.good_at = min(memory.good_at, at)
+            memory.gone_at = min(memory.gone_at, at)
         self._save()
 
     def seen(self, projects: Sequence[LabProject], *, at: float) -> None:

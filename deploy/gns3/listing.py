@@ -21,8 +21,7 @@ Changed = Literal["yes", "no", "topology no", "running", "damaged", ""]
 class ListedProject(Struct, frozen=True, kw_only=True):
     """A project and its newest backup. `changed` is "" without one.
 
-    `files_missing`: how many files of the project the backup lacks. `server_id` is the server of the backup:
-    "" for one of an older release, which has none.
+    `files_missing`: how many files of the project the backup lacks.
     """
 
     project_id: str

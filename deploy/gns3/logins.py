@@ -2,6 +2,7 @@
 
     [servers.lab]
     url = "http://10.0.0.9:3080"
+    server_id = "9f86d081884c7d65"
     user = "backup"
     password_file = ".../filestore/lab.gns3-password"   # mode 0600
 
@@ -35,12 +36,12 @@ class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     url: str
+    server_id: str
     user: str = ""
     password_file: str = ""
     compute_user: str = ""
     compute_password_file: str = ""
     ca: str = ""
-    server_id: str = ""
     machine: str = ""
     reads_images: bool = False
 

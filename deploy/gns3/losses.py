@@ -16,6 +16,8 @@ from deploy.gns3.stored import StoredBackup
 
 SHRUNK_TO: Final = 0.5  # of the newest backup; less is a loss until a person says otherwise
 _PATH_PARTS: Final = re.compile(r"[/\\]")
+# GNS3 looks at the whole path of a file to leave out snapshots, captures and what is temporary.
+_LEFT_OUT_BELOW: Final = re.compile(r"[/\\](snapshots|project-files[/\\](tmp|captures))[/\\]")
 _SAY_SO: Final = "Nothing was stored. If this is intended: filestore gns3 backup --accept-loss"
 
 
@@ -30,10 +32,22 @@ def refuse_foreign(project: LabProject) -> None:
         )
 
 
-def refuse_loss(project: LabProject, newest: StoredBackup | None, end: ExportEnd) -> None:
+def refuse_hidden(project: LabProject) -> None:
+    """Raise Conflict for a project whose folder makes GNS3 export the topology alone."""
+    if found := _LEFT_OUT_BELOW.search(f"{project.path}/"):
+        raise Conflict(
+            f"GNS3 exports no files of it, because its folder {project.path} is below a folder named "
+            f"{_PATH_PARTS.split(found[0])[-2]}. Nothing was stored. Move it, or GNS3's folder of projects."
+        )
+
+
+def refuse_loss(
+    project: LabProject, newest: StoredBackup | None, end: ExportEnd, *, newest_unpacked_bytes: int = 0
+) -> None:
     """Raise Conflict for an export that is another project's, or that shrank by more than half.
 
-    Sizes are those of the archives, and are compared only if both are compressed in the same way.
+    Sizes are those of the archives. If these are compressed in different ways, sizes of their files are
+    compared: `newest_unpacked_bytes`, or 0 if it is not known.
     """
     if len(end.project_ids) > 1:
         raise Conflict(
@@ -42,10 +56,13 @@ def refuse_loss(project: LabProject, newest: StoredBackup | None, end: ExportEnd
         )
     if any(each.lower() != project.project_id.lower() for each in end.project_ids):
         raise Conflict(f"Its export contains the project {end.project_ids[0]}. {_SAY_SO}")
-    if newest is None or newest.file.compression != end.compression:
+    if newest is None:
         return
-    if end.size_bytes < newest.file.size_bytes * SHRUNK_TO:
+    before_bytes, now_bytes = newest.file.size_bytes, end.size_bytes
+    if newest.file.compression != end.compression:
+        before_bytes, now_bytes = newest_unpacked_bytes, end.unpacked_bytes
+    if now_bytes < before_bytes * SHRUNK_TO:
         raise Conflict(
-            f"It has shrunk from {size(newest.file.size_bytes)} to {size(end.size_bytes)} since its newest"
+            f"It has shrunk from {size(before_bytes)} to {size(now_bytes)} since its newest"
             f" backup {newest.file.file_uuid}. {_SAY_SO}"
         )

@@ -130,3 +130,11 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
     message: object = ""
     detail: object = ""
+
+    @property
+    def words(self) -> str:
+        """Its text on one line. GNS3 2.2 sends tracebacks: of these only the last line is for people."""
+        lines = str(self.message or self.detail).split("\n")
+        if lines[0].startswith("Traceback"):
+            lines = [line for line in lines if line.strip()][-1:]
+        return " ".join(" ".join(lines).split())

@@ -17,7 +17,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ca.errors import Conflict, NotFound, Unavailable
+from ca.errors import Conflict, Forbidden, Internal, NotFound, Unavailable
 from deploy.base.failures import FAILURES
 from deploy.base.printed import printable_name
 from deploy.gns3.archive import (
@@ -211,7 +211,7 @@ async def restore(
     except BaseException as error:
         with suppress(*FAILURES, TimeoutError):
             async with asyncio.timeout(CLEANING_S_MAX):
-                await _remove(server, project_id, unfinished_id, is_cut=isinstance(error, Unavailable))
+                await remove(server, project_id, unfinished_id, is_cut=isinstance(error, Unavailable))
         if isinstance(error, Conflict):
             raise Conflict(f"{error.details} The project was removed again.") from error
         raise
@@ -287,15 +287,25 @@ async def _set(server: Gns3Server, project_id: str, settings: Mapping[str, objec
     return []
 
 
-async def _remove(server: Gns3Server, project_id: str, unfinished_id: str, *, is_cut: bool) -> None:
+async def remove(server: Gns3Server, project_id: str, unfinished_id: str, *, is_cut: bool) -> None:
     """Remove a project that is not as it should be; what is unpacked of one that is none yet, too.
 
     A server that was killed and is back may list what it had unpacked, by `unfinished_id`.
     """
     with suppress(NotFound):
-        await server.delete_project(unfinished_id)
+        await _delete(server, unfinished_id)
     try:
-        await server.delete_project(project_id)
+        await _delete(server, project_id)
     except NotFound:
         if not is_cut:  # of a request that was cut off the server removes everything itself
             await server.remove_remains(project_id)
+
+
+async def _delete(server: Gns3Server, project_id: str) -> None:
+    """Delete a project. After its start GNS3 2.2 fails to, until it has opened one."""
+    try:
+        await server.delete_project(project_id)
+    except (Forbidden, Internal):
+        with suppress(Conflict):
+            await server.open(project_id)
+        await server.delete_project(project_id)

@@ -491,8 +491,8 @@ class Gns3Server:
             told = msgspec.json.decode(await response.content.read(READ_BYTES), type=Refusal)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             told = Refusal()
-        words = str(told.message or told.detail or f"{path} was answered {response.status}")
-        details = f"GNS3 server {self.name}: {' '.join(words.split()).rstrip('.')}."
+        words = told.words or f"{path} was answered {response.status}"
+        details = f"GNS3 server {self.name}: {words.rstrip('.')}."
         if response.status == 409 and "must be stopped" in words:
             return ProjectRuns(details)
         if "No space left on device" in words:

@@ -8,6 +8,13 @@ from msgspec import Struct
 from metadata.model.records import PermissionRecord, PublicTokenRecord
 
 
+class FolderPage(Struct, frozen=True):
+    """A page of the names of folders. `next_name`: "" when nothing remains."""
+
+    folders: list[str]
+    next_name: str
+
+
 class GrantRecord(PermissionRecord, frozen=True, kw_only=True):
     """A permission with what it is on. Of a bucket `file_uuid` and `kind` are ""."""
 

@@ -48,7 +48,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
     `retention_hours`: unset if the file is kept until it is deleted. `due_at_ms`: when an available file
     becomes tombstoned, or a tombstoned one is deleted; unset for never, and while unknown. `kind`: set only
-    in lists of all kinds.
+    in lists of all kinds. `path`: its folder in the bucket, unset at the top.
     """
 
     file_uuid: str
@@ -64,6 +64,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     retention_hours: int | UnsetType = UNSET
     due_at_ms: int | UnsetType = UNSET
     kind: str | UnsetType = UNSET
+    path: str | UnsetType = UNSET
 
 
 @with_later(PROJECT_FILE, in_the_log)

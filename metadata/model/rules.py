@@ -31,6 +31,7 @@ SMALL_BLOBS_ARE_PACKED: Final = 6  # on the disks of nodes, where an older relea
 PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leaves no partial uploads
 # the expiry of a permission or a public link may be relative to the leader's time
 ENDS_ARE_COUNTED: Final = 6
+FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 RULES: Final = 6  # the newest that this program knows
 
@@ -42,6 +43,7 @@ TABLES_SINCE: Final = {
     "concatenations": UPLOADS_ARE_CONCATENATED,
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
+    "file_paths": FILES_HAVE_FOLDERS,
     **{each.table: each.since for each in LATER},
 }
 

@@ -64,8 +64,8 @@ def _file(command: Any) -> Keys:
 
 
 def _described(command: UpdateFile) -> Keys:
-    """A download shows name and type of the file, and when its content goes; nothing of its kind."""
-    shown = (command.filename, command.content_type, command.retention_hours)
+    """A kept record has name, type and folder of the file, and when its content goes; nothing of its kind."""
+    shown = (command.filename, command.content_type, command.path, command.retention_hours)
     return NOTHING if all(value is UNSET for value in shown) else _file(command)
 
 

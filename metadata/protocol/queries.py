@@ -170,10 +170,32 @@ class ListBuckets(ListQuery, frozen=True, kw_only=True, tag="list_buckets"):
     """A BucketPage: the default bucket and what the caller owns or was granted, for admins all."""
 
 
-class ListBucketFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_bucket_files"):
+class BucketFilesQuery(ListFilesQuery, frozen=True, kw_only=True):
     """Needs read on the bucket: a FilePage. In the default bucket: what the caller owns or was granted."""
 
     bucket_id: Text
+
+
+class ListBucketFiles(BucketFilesQuery, frozen=True, kw_only=True, tag="list_bucket_files"):
+    """All files of a bucket."""
+
+
+class ListFolderFiles(BucketFilesQuery, frozen=True, kw_only=True, tag="list_folder_files"):
+    """The files in the folder `path`; `is_recursive`: and in the folders below it. `name`: only this name."""
+
+    path: Text
+    is_recursive: bool = False
+    name: Text = ""
+
+
+class ListFolders(Query, frozen=True, kw_only=True, tag="list_folders"):
+    """Needs read on the bucket: a FolderPage of the folders in `path`, by name, those after `after`."""
+
+    caller: Caller
+    bucket_id: Text
+    path: Text
+    limit: PageLimit = LIST_LIMIT_MAX
+    after: Text = ""
 
 
 class ListBucketUploads(ListQuery, frozen=True, kw_only=True, tag="list_bucket_uploads"):

@@ -285,9 +285,9 @@ class UploadFile(ContentFile):
             self._allocated_bytes = 0  # the reserved room belongs to the finished content
             if prefix:
                 self._blobs.require_room(len(prefix))
-            name = self._blobs.write_incoming(prefix, is_final=False)
-            self._record.write(len(prefix))
-            os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
+            with self._blobs.incoming(prefix, is_final=False) as name:
+                self._record.write(len(prefix))
+                os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
             self._disk.fsync(self._directory)
             # A remaining record would keep the blob without need.
             os.unlink("finished", dir_fd=self._directory)
@@ -373,8 +373,8 @@ class UploadFile(ContentFile):
             os.ftruncate(self._data, found.size_bytes)  # frees the room behind the end
         self._end_behind()
         blobs.seal(self._data)  # this syncs all bytes: from here on `finished` says how many they are
-        record = blobs.write_incoming(encode_finished(found, self.file_uuid))
-        os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
+        with blobs.incoming(encode_finished(found, self.file_uuid)) as record:
+            os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
         self._unsynced = self._unsynced or (self._directory,)
         self.sync_names()
         blobs.install(found, self._hasher.sums(), source=self._name, parent=self._directory)

@@ -345,6 +345,16 @@ class BlobFiles:
             os.close(descriptor)
         return name
 
+    @contextmanager
+    def incoming(self, content: bytes, *, is_final: bool = True) -> Iterator[str]:
+        """A file of `write_incoming`, which the block renames. If that fails it is removed, now or later."""
+        name = self.write_incoming(content, is_final=is_final)
+        try:
+            yield name
+        except BaseException:
+            self.leftovers.remove(name)
+            raise
+
     def seal(self, descriptor: int) -> None:
         """Make a file read-only and durable, its mode included. Raises OSError."""
         os.fchmod(descriptor, 0o400)
@@ -358,20 +368,17 @@ class BlobFiles:
         """
         assert sums.size_bytes == blob.size_bytes
         note_unclaimed(self.unclaimed_directory, blob.sha256)
-        with self._made_leaf(blob.sha256) as (upper, leaf):
-            # This syncs the file system's journal, directory levels included.
-            sidecar = self.write_incoming(encode_sidecar(sums))
-            try:
-                self._sync_levels(blob.sha256, upper)
-                with self.placing:
-                    os.rename(
-                        sidecar, blob.sha256 + SIDECAR, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf
-                    )
-                    os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
-                    self.forget(blob.sha256)
-                self.syncs.sync(self.disk, leaf, blob.sha256[:4])
-            finally:
-                unlink(sidecar, parent=self.uploads_directory)
+        with (
+            self._made_leaf(blob.sha256) as (upper, leaf),
+            self.incoming(encode_sidecar(sums)) as sidecar,  # syncs the journal, levels included
+        ):
+            self._sync_levels(blob.sha256, upper)
+            with self.placing:
+                name = blob.sha256 + SIDECAR
+                os.rename(sidecar, name, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf)
+                os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
+                self.forget(blob.sha256)
+            self.syncs.sync(self.disk, leaf, blob.sha256[:4])
 
     def sync_placement(self, sha256: str) -> None:
         """Make the name of the blob durable again, after a crash that left this open. Raises OSError."""

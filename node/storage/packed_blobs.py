@@ -128,9 +128,11 @@ class PackedBlobs:
     def open(self, sha256: str, *, is_afresh: bool = False) -> OpenPackedBlob | None:
         """Open a blob; the caller closes it. Return None if it is not packed. Raises BlobDamaged, OSError.
 
-        `is_afresh`: read from the medium, even if it is in memory.
+        `is_afresh`: read from the medium, even if it is in memory. Then other records of the blob are
+        forgotten: a rebuilt index brings them back, and a damaged one would keep its pack for ever.
         """
-        for copy in self.copies(sha256) if is_afresh else ():
+        copies = self.copies(sha256) if is_afresh else []
+        for copy in copies:
             with suppress(OSError):  # the pack may be unreadable, which the next read reports
                 self.store.drop_pages(copy)
         try:
@@ -139,6 +141,10 @@ class PackedBlobs:
             raise damage_error(error.blob) from error
         if loaded is None:
             return None
+        others = [each for each in copies if each.place != loaded[0].place]
+        with suppress(OSError):  # the next time, then
+            if others:
+                self.store.index.take_out(others)
         return OpenPackedBlob(loaded[1], loaded[0], self.store, self._trusted, is_afresh=is_afresh)
 
     def find(self, sha256: str) -> PackedBlob | None:

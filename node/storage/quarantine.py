@@ -168,9 +168,7 @@ class Quarantine:
         raw = blobs.packed.read_damaged(found)
         if found.length and not raw:
             return self._forget_packed(found)
-        content = blobs.write_incoming(raw)
-        sidecar = blobs.write_incoming(encode_sidecar(sums_of(found)))
-        try:
+        with blobs.incoming(raw) as content, blobs.incoming(encode_sidecar(sums_of(found))) as sidecar:
             with blobs.placing:
                 self._remove(sha256)
                 os.rename(content, sha256, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
@@ -178,15 +176,14 @@ class Quarantine:
                 if damage is None or not damage.is_other_content:
                     name = sha256 + SIDECAR
                     os.rename(sidecar, name, src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
+                else:
+                    blobs.leftovers.remove(sidecar)
             blobs.syncs.sync(blobs.disk, self._directory, _NAME)
             if self._forget_packed(found):
                 return True
             with blobs.placing:
                 self._remove(sha256)
             return False
-        finally:
-            for name in (content, sidecar):
-                unlink(name, parent=blobs.uploads_directory)
 
     def _forget_packed(self, found: PackedBlob) -> bool:
         is_gone = self._blobs.packed.remove_copy(found)

@@ -37,6 +37,7 @@ from node.uploads.services import NodeServices
 from node.uploads.succession import is_reachable
 from runtime.time_limits import PATIENCE_S, moved
 from web.app import ClientGone, body_batches, body_chunks, request_id
+from web.internals.aiohttp_server import ServerConnection
 from web.rate_limits import BodyPace
 from web.request_body import waits_to_go_on
 from web.web_access import CLIENT_ADDRESS, client_address
@@ -49,6 +50,7 @@ KEPT_CONNECTION_S = 1.0
 REFUSAL_BYTES_MAX = 64 << 10  # of an error response; ours have less than 1 KiB
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
 _WATCH_S = 1.0  # between two looks at a holder that has not answered yet
+_GONE_S = 0.5  # for the holder to accept the rest of a body whose client has disconnected
 _LOOK_AGAIN_S = 0.2  # after no node reached it: the load may have been high for a moment
 _START_S = 10.0  # for a worker that is starting; about two seconds on an idle machine
 _NOT_PASSED = frozenset(
@@ -151,7 +153,7 @@ async def ask_holder(
         )
 
     try:
-        async with _while_reachable(holder), AsyncExitStack() as asked:
+        async with _while_reachable(holder), _while_client_stays(request, body), AsyncExitStack() as asked:
             try:
                 answer = await asked.enter_async_context(ask())
             except PeerFailed as failure:
@@ -211,6 +213,7 @@ class _Body:
     """The client's body in transfer to the holder.
 
     `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
+    `on_end` is called after its last byte was read, so never for a request without a body.
     """
 
     def __init__(self, request: web.Request, pace: BodyPace | None, *, from_peer: bool) -> None:
@@ -223,6 +226,8 @@ class _Body:
         self._is_at_rest.set()
         self.answer: aiohttp.ClientResponse | None = None
         self.error: Exception | None = None
+        self.is_taken = False  # all of it
+        self.on_end: Callable[[], object] | None = None
 
     async def can_be_sent_again(self) -> bool:
         """Return whether `chunks` would begin with its first byte, after its present reader has ended."""
@@ -239,6 +244,9 @@ class _Body:
                 async for chunk in coming:
                     self._keep(chunk)
                     yield chunk
+            self.is_taken = True
+            if self.on_end is not None:
+                self.on_end()
         except (FilestoreError, ConnectionError) as error:
             self.error = error
             if self.answer is not None:
@@ -263,6 +271,35 @@ class _Body:
             self._kept_bytes += len(chunk)
             if self.answer is not None or self._kept_bytes > KEPT_BYTES_MAX:
                 self._kept = None
+
+
+@asynccontextmanager
+async def _while_client_stays(request: web.Request, body: _Body) -> AsyncIterator[None]:
+    """End the enclosed work with ClientGone if the client goes away after its body; before, reading shows it.
+
+    The holder sees this connection only. While that stands, the next request of the client is refused (423)
+    rather than made to wait for the end of this one.
+    """
+    connection, loop = request.protocol, asyncio.get_running_loop()
+    assert isinstance(connection, ServerConnection)
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def look() -> None:
+                if body.is_taken and request.transport is None and not limit.expired():
+                    limit.reschedule(loop.time() + _GONE_S)
+
+            connection.when_lost.add(look)
+            body.on_end = look
+            try:
+                yield
+            finally:
+                body.on_end = None
+                connection.when_lost.discard(look)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ClientGone("the client disconnected while the holder worked") from error
 
 
 @asynccontextmanager

@@ -36,14 +36,17 @@ def _shape(fields: Fields) -> dict[str, type]:
     return {name: _TYPES[kind] for name, kind in fields.items()}
 
 
-EXPIRY: Fields = {"expires_at": "string"}  # of every record; `retention_period` where it has one
-FILE = _shape(RECORD | EXPIRY)
-PROJECT_FILE = _shape(RECORD | EXPIRY | PROJECT_METADATA)
-BACKUP = _shape(RECORD | EXPIRY | BACKUP_METADATA)
-VM = _shape(RECORD | EXPIRY | VM_METADATA)
+LATER: Fields = {
+    "expires_at": "string",
+    "path": "string",
+}  # not in the interface; `retention_period` where set
+FILE = _shape(RECORD | LATER)
+PROJECT_FILE = _shape(RECORD | LATER | PROJECT_METADATA)
+BACKUP = _shape(RECORD | LATER | BACKUP_METADATA)
+VM = _shape(RECORD | LATER | VM_METADATA)
 VM_EXTENDED = VM | {"md5": str}
 PERMISSION = _shape(promises.PERMISSION)
-FILE_SUMMARY = _shape(SUMMARY | EXPIRY | {"kind": "string"})
+FILE_SUMMARY = _shape(SUMMARY | LATER | {"kind": "string", "owner_id": "string"})
 OWN_PERMISSION = PERMISSION | dict.fromkeys(("target", "bucket_id", "file_uuid", "name", "kind"), str)
 UPLOAD = _shape(INITIALISATION)
 PUBLIC_TOKEN = _shape(promises.PUBLIC_TOKEN)

@@ -111,6 +111,7 @@ ROWS: Final = (
     Row("update_bucket", ALL, 200, "bucket", body={"quota_bytes": 10**9}),
     Row("delete_bucket", ALL, 409, "bucket"),
     Row("list_bucket_files", READ, 200, "bucket"),
+    Row("list_folders", READ, 200, "bucket"),
     Row("list_bucket_uploads", READ, 200, "bucket"),
     # ---- permissions and public tokens
     Row("grant_bucket_permission", ALL, 201, "bucket", body=GRANT),

@@ -55,6 +55,13 @@ async def show(page: Page, address: str, selector: str = "main h1") -> None:
     await page.until(f"document.querySelector({selector!r}) && {QUIET}")
 
 
+async def reshape(page: Page, width: int, theme: str) -> None:
+    """A window of this width, once the page is drawn for it: tables measure themselves a frame later."""
+    await page.shape(width, theme=theme)
+    await page.until(f"innerWidth === {width} && {QUIET}")
+    await page.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def faults(
     page: Page, member: Member, *, told: tuple[str, ...] = (), asked: Iterable[Member] = ()
 ) -> list[str]:

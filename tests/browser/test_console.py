@@ -7,7 +7,16 @@ import pytest
 
 from tests.browser import axe
 from tests.browser.chromium import Browser, Page
-from tests.browser.console_pages import PAGES, QUIET, choose, closed, faults, open_console, show, sign_in
+from tests.browser.console_pages import (
+    PAGES,
+    choose,
+    closed,
+    faults,
+    open_console,
+    reshape,
+    show,
+    sign_in,
+)
 from tests.browser.console_world import HOSTILE_NAMES, World, new_world
 from tests.cluster.harness import Cluster
 
@@ -43,8 +52,7 @@ async def look_at(page: Page, name: str, theme: str, script: str) -> list[str]:
     """What is wrong with the page that is shown, at every width."""
     found = []
     for width in WIDTHS:
-        await page.shape(width, theme=theme)
-        await page.until(f"innerWidth === {width} && {QUIET}")
+        await reshape(page, width, theme)
         await pictured(page, f"{name}-{theme}-{width}")
         is_wider = await page.value(TOO_WIDE)
         found += [f"{name}: wider than {width} px"] * is_wider
@@ -123,7 +131,7 @@ async def test_what_is_no_token_is_told_and_a_dropped_file_signs_in(
         await page.click("form button[type=submit]")
         await page.until(f"document.querySelector('.error')?.textContent.includes({sentence!r})")
     (tmp_path / "alice.token").write_text(f"{world.token}\n")
-    await page.drop(tmp_path / "alice.token")
+    await page.drop(tmp_path / "alice.token", x=20, y=400)  # beside the form
     await page.until("document.querySelector('main h1')?.textContent === 'Images'")
     assert await page.value("Object.keys(localStorage).length") == 0
     assert await page.value("document.cookie") == ""

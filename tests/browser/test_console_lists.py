@@ -75,7 +75,7 @@ async def test_audit_page_shows_what_every_member_has_on_record(page: Page, clus
     await open_console(page, cluster.nodes[0])
     await sign_in(page, cluster.admin_token)
     await show(page, "#/audit?action=put_user&target=leo", "main tbody tr")
-    seen = await page.value(rows("put user"))
+    seen = await page.value(rows("changed the user"))
     for member in through:
         assert [row for row in seen if member.id in row], (member.id, seen)
     times = await page.value("[...document.querySelectorAll('main tbody time')].map(t => t.dateTime)")
@@ -103,7 +103,7 @@ async def test_token_that_ended_is_told_as_such_after_many_failed_tries(page: Pa
     await page.click("#token")
     await page.type("eyJhbGci.abcdefgh.abcdefgh")
     await page.click("form button[type=submit]")
-    await page.until("document.querySelector('.error')?.textContent.includes('too many failed tries')")
+    await page.until("document.querySelector('.error')?.textContent.includes('Too many attempts')")
     shown = await page.value("document.querySelector('.error').textContent")
-    assert re.search(r"wait \d+ seconds? before", shown), shown
+    assert re.search(r"Wait \d+ seconds? before", shown), shown
     assert not faults(page, node, told=("429", "401"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser import axe
 from tests.browser.chromium import Page
-from tests.browser.console_pages import QUIET, closed, faults, open_console, show, sign_in
+from tests.browser.console_pages import closed, faults, open_console, reshape, show, sign_in
 from tests.browser.test_operator_day import choose, fill, press_button
 from tests.cluster.harness import Cluster
 
@@ -51,10 +51,17 @@ async def refused_removal(page: Page) -> None:
 
 async def join_command(page: Page) -> None:
     await button("#/nodes", "Add a node…")(page)
-    await fill(page, "[name=node_id]", "n9")
-    await fill(page, "[name=address]", "127.0.0.1")
-    await press_button(page, "Create a join token", within="dialog footer")
+    await fill(page, "[name=name]", "n9")
+    await fill(page, "[name=address]", "n9.example.org")
+    await press_button(page, "Show the commands", within="dialog footer")
     await page.until("document.querySelector('dialog pre.command')")
+
+
+async def token_command(page: Page) -> None:
+    await join_command(page)
+    await press_button(page, "Without setup…", within="dialog footer")
+    await press_button(page, "Create a join token", within="dialog footer")
+    await page.until("document.querySelector('dialog pre.command')?.textContent.includes('FST1')")
 
 
 async def minted_token(page: Page) -> None:
@@ -69,8 +76,9 @@ DIALOGS: Final[dict[str, Opening | str]] = {
     "remove node": item("#/nodes", "Actions for node-2", "Remove…"),
     "removal refused": refused_removal,
     "revoke node": item("#/nodes", "Actions for node-2", "Revoke its certificates…"),
-    "join token": button("#/nodes", "Add a node…"),
+    "add node": button("#/nodes", "Add a node…"),
     "join command": join_command,
+    "token command": token_command,
     "transfer": "Let it lead…",
     "transfer to any": button("#/coordinators", "Hand the lead over…"),
     "add coordinator": button("#/coordinators", "Add a coordinator…"),
@@ -95,14 +103,13 @@ async def test_every_dialog_of_an_operator_is_usable(
     await open_console(page, cluster.nodes[0])
     await sign_in(page, cluster.admin_token)
     for name, opening in DIALOGS.items():
-        await page.shape(1440, theme=theme)
+        await reshape(page, 1440, theme)
         if isinstance(opening, str):
             opening = item("#/coordinators", f"Actions for {follower.id}", opening)
         await opening(page)
         await page.until("document.querySelector('dialog[open]')")
         for width in WIDTHS:
-            await page.shape(width, theme=theme)
-            await page.until(f"innerWidth === {width} && {QUIET}")
+            await reshape(page, width, theme)
             if directory := os.environ.get("FILESTORE_SCREENSHOTS"):
                 await page.screenshot(
                     Path(directory) / f"dialog-{name.replace(' ', '-')}-{theme}-{width}.png"

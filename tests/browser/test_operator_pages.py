@@ -9,7 +9,7 @@ import pytest
 from deploy.processes import wait_until
 from tests.browser import axe
 from tests.browser.chromium import Page
-from tests.browser.console_pages import QUIET, faults, open_console, show, sign_in
+from tests.browser.console_pages import faults, open_console, reshape, show, sign_in
 from tests.cluster.harness import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -50,8 +50,7 @@ async def test_every_page_is_usable_in_both_themes_at_every_width(
         await page.shape(1440, theme=theme)
         await show(page, address.format(node=cluster.nodes[0].id, run=run_id), selector)
         for width in WIDTHS:
-            await page.shape(width, theme=theme)
-            await page.until(f"innerWidth === {width} && {QUIET}")
+            await reshape(page, width, theme)
             if directory := os.environ.get("FILESTORE_SCREENSHOTS"):
                 await page.screenshot(Path(directory) / f"{name}-{theme}-{width}.png")
             if await page.value("document.documentElement.scrollWidth > innerWidth"):

@@ -102,6 +102,38 @@ async def test_changed_file_is_not_gone_on_with_and_the_one_that_was_begun_is(
     assert not faults(page, cluster.nodes[0])
 
 
+async def test_interrupted_upload_is_told_as_such_after_a_reload(
+    page: Page, browser: Browser, cluster: Cluster, tmp_path: Path
+) -> None:
+    disk = tmp_path / "cut.tar"
+    random_file(disk, SIZE_BYTES)
+    token = cluster.user_token("ursula")
+    badge = "document.querySelector('nav a[href=\"#/uploads\"] .badge.warn')?.textContent"
+    file_uuid = await begun(page, cluster, token, disk)
+    async with Page(browser, beside=page) as second:
+        await open_console(second, cluster.nodes[0])
+        await sign_in(second, token)
+        await choose(page, "Resume", ".uploads")
+        await page.until(f"{state_of(disk.name)} === 'uploading'")
+        await show(second, "#/uploads", ".uploads")
+        assert "Another tab of this browser is sending it." in await second.value(
+            "document.querySelector('.uploads').textContent"
+        )
+        await choose(page, "Pause", ".uploads")
+    await page.until(f"{state_of(disk.name)} === 'paused'")
+    await reload(page)
+    await page.until(f"{badge} === '1 stopped'")  # wherever the user is
+    await show(page, "#/uploads", ".uploads")
+    size = f"{round(arrived(cluster, token, file_uuid) / 1e6)} MB of 30 MB"
+    await page.until(f"{state_of(disk.name)} === 'stopped at {size}'")
+    assert await page.value(f"{percent_of(disk.name)}") > 0
+    await choose_again(page, disk)
+    await page.until(f"{state_of(disk.name)} === 'uploading' && !{badge}")
+    await slow(page, 0)
+    await page.until(f"{state_of(disk.name)} === 'stored' && !{badge}")
+    assert not faults(page, cluster.nodes[0])
+
+
 async def test_other_browser_starts_over_with_a_changed_file(
     page: Page, browser: Browser, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -91,10 +91,11 @@ class Place:
         place = f"127.0.0.1:{self._peer}:{self._api}"
         run(*init, "--address", place, "--data", str(self.coordinator))
 
-    def make_node(self) -> None:
+    def make_node(self, *, name: str = "n1", address: str = "127.0.0.1") -> Path:
         """Its directory, by the coordinator, which runs."""
-        token = self.directory / "join"
-        run("token", "join", "--node-id", "n1", "--url", self.url, "-o", str(token), **self.access)
+        token, data = self.directory / f"join-{name}", self.directory / name
+        run("token", "join", "--node-id", name, "--url", self.url, "-o", str(token), **self.access)
         ports = ("--api-port", str(self._node_api), "--peer-port", str(self._node_peer))
-        join = ("node", "join", "--id", "n1", "--data", str(self.node), "--token-file", str(token))
-        run(*join, "--coordinator", self.url, "--address", "127.0.0.1", *ports)
+        join = ("node", "join", "--id", name, "--data", str(data), "--token-file", str(token))
+        run(*join, "--coordinator", self.url, "--address", address, *ports)
+        return data

@@ -63,17 +63,18 @@ class Machine:
         (text,) = LINE.findall(told)
         return str(text)
 
-    def status(self) -> str:
+    @property
+    def access(self) -> dict[str, str]:
+        """The environment of an administrator of its cluster."""
         coordinator = self.data / "coordinator"
-        return run_filestore(
-            ("status",),
-            environment()
-            | {
-                "FILESTORE_URL": f"https://127.0.0.1:{self.ports[3]} https://127.0.0.1:{self.ports[1]}",
-                "FILESTORE_CA": str(coordinator / "ca.pem"),
-                "FILESTORE_TOKEN_FILE": str(coordinator / "admin.token"),
-            },
-        ).stdout.decode()
+        return environment() | {
+            "FILESTORE_URL": f"https://127.0.0.1:{self.ports[3]} https://127.0.0.1:{self.ports[1]}",
+            "FILESTORE_CA": str(coordinator / "ca.pem"),
+            "FILESTORE_TOKEN_FILE": str(coordinator / "admin.token"),
+        }
+
+    def status(self) -> str:
+        return run_filestore(("status",), self.access).stdout.decode()
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The file system of the client: fsspec's own tests, as far as buckets are the only directories, and more."""
+"""The file system of the client: fsspec's own tests, and what they do not ask."""
 
 import io
 import os
@@ -6,7 +6,7 @@ import pickle
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import fsspec
 import pytest
@@ -26,50 +26,6 @@ from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 
 pytestmark = pytest.mark.long
-
-# Those of fsspec's tests that do not apply, by the reason.
-LEFT_OUT: Final = {
-    "its files lie in directories of a directory": (
-        "test_copy_directory_to_existing_directory",
-        "test_copy_directory_to_new_directory",
-        "test_copy_directory_without_files_with_same_name_prefix",
-        "test_copy_file_to_existing_directory",
-        "test_copy_file_to_file_in_existing_directory",
-        "test_copy_file_to_file_in_new_directory",
-        "test_copy_file_to_new_directory",
-        "test_copy_glob_edge_cases",
-        "test_copy_glob_to_existing_directory",
-        "test_copy_glob_to_new_directory",
-        "test_copy_list_of_files_to_existing_directory",
-        "test_copy_list_of_files_to_new_directory",
-        "test_copy_two_files_new_directory",
-        "test_get_directory_recursive",
-        "test_get_directory_to_existing_directory",
-        "test_get_directory_to_new_directory",
-        "test_get_directory_without_files_with_same_name_prefix",
-        "test_get_file_to_existing_directory",
-        "test_get_file_to_file_in_existing_directory",
-        "test_get_file_to_file_in_new_directory",
-        "test_get_file_to_new_directory",
-        "test_get_glob_edge_cases",
-        "test_get_glob_to_existing_directory",
-        "test_get_glob_to_new_directory",
-        "test_get_list_of_files_to_existing_directory",
-        "test_get_list_of_files_to_new_directory",
-    ),
-    "it makes a directory in a directory": (
-        "test_put_directory_recursive",
-        "test_put_directory_to_existing_directory",
-        "test_put_directory_to_new_directory",
-        "test_put_directory_without_files_with_same_name_prefix",
-        "test_put_file_to_file_in_new_directory",
-        "test_put_file_to_new_directory",
-        "test_put_glob_edge_cases",
-        "test_put_glob_to_existing_directory",
-        "test_put_glob_to_new_directory",
-        "test_put_list_of_files_to_new_directory",
-    ),
-}
 
 
 def file_system(cluster: Cluster, **more: Any) -> FilestoreFileSystem:
@@ -99,7 +55,7 @@ def bucket(fs: FilestoreFileSystem) -> Iterator[str]:
 
 
 class OfThisCluster(AbstractFixtures):  # type: ignore[misc]
-    """What fsspec's tests run on."""
+    """What fsspec's tests run on: a folder of a bucket."""
 
     @pytest.fixture
     def fs(self, cluster: Cluster) -> FilestoreFileSystem:
@@ -109,57 +65,30 @@ class OfThisCluster(AbstractFixtures):  # type: ignore[misc]
     def fs_join(self) -> Callable[..., str]:
         return lambda *parts: "/".join(part for part in parts if part)
 
-
-class OfBuckets(OfThisCluster):
-    """The directories of fsspec's tests are buckets."""
-
-    @pytest.fixture
-    def fs_path(self) -> str:
-        return ""
-
-
-class TestCopies(OfBuckets, AbstractCopyTests):  # type: ignore[misc]
-    """From bucket to bucket."""
-
-
-class TestDownloads(OfBuckets, AbstractGetTests):  # type: ignore[misc]
-    """From a bucket to a local directory."""
-
-
-class TestUploads(OfBuckets, AbstractPutTests):  # type: ignore[misc]
-    """From a local directory to a bucket."""
-
-
-class TestFiles(OfThisCluster, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
-    """The files of fsspec's tests lie in a bucket."""
-
     @pytest.fixture
     def fs_path(self, fs: FilestoreFileSystem) -> str:
         fs.makedirs("of-fsspec", exist_ok=True)
-        return "of-fsspec"
+        return "of-fsspec/folder"
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
 
 
-KINDS: Final = {
-    AbstractCopyTests: TestCopies,
-    AbstractGetTests: TestDownloads,
-    AbstractPutTests: TestUploads,
-    AbstractOpenTests: TestFiles,
-    AbstractPipeTests: TestFiles,
-}
-for _kind in (TestCopies, TestDownloads, TestUploads):
-    for _name in (name for names in LEFT_OUT.values() for name in names):
-        setattr(_kind, _name, None)  # which pytest does not collect
+class TestCopies(OfThisCluster, AbstractCopyTests):  # type: ignore[misc]
+    """From folder to folder."""
 
 
-def test_every_test_of_fsspec_is_run_or_left_out_for_a_reason() -> None:
-    left_out = {name for names in LEFT_OUT.values() for name in names}
-    offered = [(kind, name) for kind in KINDS for name in dir(kind) if name.startswith("test_")]
-    assert len(offered) > 40
-    assert left_out <= {name for _, name in offered}
-    run = [name for kind, name in offered if getattr(KINDS[kind], name) is not None]
-    assert not set(run) & left_out
-    assert len(run) + len([name for _, name in offered if name in left_out]) == len(offered)
-    assert len(run) == 8
+class TestDownloads(OfThisCluster, AbstractGetTests):  # type: ignore[misc]
+    """From a folder to a local directory."""
+
+
+class TestUploads(OfThisCluster, AbstractPutTests):  # type: ignore[misc]
+    """From a local directory to a folder."""
+
+
+class TestFiles(OfThisCluster, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
+    """Files of a folder."""
 
 
 def test_file_is_written_listed_read_and_deleted(fs: FilestoreFileSystem, bucket: str) -> None:
@@ -209,8 +138,6 @@ def test_buckets_are_made_once_and_deleted_when_they_are_empty(fs: FilestoreFile
     with pytest.raises(FileExistsError):
         fs.mkdir("")
     fs.makedirs(bucket, exist_ok=True)
-    with pytest.raises(OSError, match="no directories"):
-        fs.mkdir(f"{bucket}/deeper")
     fs.touch(f"{bucket}/file")
     with pytest.raises(Conflict):
         fs.rmdir(bucket)
@@ -237,9 +164,7 @@ def test_newest_of_a_name_is_meant_and_an_id_names_one(fs: FilestoreFileSystem, 
     assert not fs.exists(f"{bucket}/other.csv?id={uuids[0]}")
     fs.rm(first)
     assert not fs.exists(first)
-    fs.rm(path)
-    assert fs.cat(path) == b"second"  # the one before comes to light
-    fs.rm(path)
+    fs.rm(path)  # with the ones before
     assert not fs.exists(path)
 
 

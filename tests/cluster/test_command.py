@@ -21,8 +21,9 @@ FILE_BYTES = 24 << 20
 
 
 def test_put_prints_the_file_uuid_and_get_brings_the_same_bytes(cluster: Cluster, tmp_path: Path) -> None:
-    sha256 = random_file(tmp_path / "lab.gns3p", 3_000_000)
-    done = cluster.filestore("put", str(tmp_path / "lab.gns3p"), "--project-id", "command")
+    name = f"{tmp_path.name}.gns3p"
+    sha256 = random_file(tmp_path / name, 3_000_000)
+    done = cluster.filestore("put", str(tmp_path / name), "--project-id", "command")
     assert (done.returncode, done.stderr) == (0, b"")
     file_uuid = done.stdout.decode().strip()
     target = tmp_path / "copy"
@@ -31,7 +32,7 @@ def test_put_prints_the_file_uuid_and_get_brings_the_same_bytes(cluster: Cluster
     assert hashlib.sha256(target.read_bytes()).hexdigest() == sha256
     assert not target.with_name("copy.part").exists()
     record = cluster.get(f"/project-files/{file_uuid}").json
-    assert (record["filename"], record["project_id"]) == ("lab.gns3p", "command")
+    assert (record["filename"], record["project_id"]) == (name, "command")
 
 
 def test_get_writes_to_standard_output(cluster: Cluster) -> None:

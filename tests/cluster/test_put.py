@@ -10,7 +10,7 @@ from tests.cluster.throttle import ThrottlingProxy
 
 
 def files_in(directory: Path, *sizes: int) -> list[str]:
-    paths = [directory / f"file {number}.bin" for number in range(len(sizes))]
+    paths = [directory / f"{directory.name} {number}.bin" for number in range(len(sizes))]
     for path, size_bytes in zip(paths, sizes, strict=True):
         path.write_bytes(os.urandom(size_bytes))
     return [str(path) for path in paths]

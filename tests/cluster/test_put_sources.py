@@ -200,7 +200,7 @@ def test_interrupt_in_the_making_of_a_class_is_one(cluster: Cluster) -> None:
     assert (done.returncode, done.stderr) == (130, b"\ninterrupted\n")
 
 
-@pytest.mark.parametrize("arguments", [("put", "-"), ("get", "", "-o", "-")])
+@pytest.mark.parametrize("arguments", [("put", "-", "--filename", "waits"), ("get", "", "-o", "-")])
 def test_interrupt_ends_a_command_that_waits_for_a_pipe(cluster: Cluster, arguments: tuple[str, ...]) -> None:
     arguments = tuple(text or cluster.store(bytes(MIB)) for text in arguments)
     read_end, write_end = os.pipe()

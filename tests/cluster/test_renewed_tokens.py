@@ -92,8 +92,8 @@ def test_file_system_of_the_environment_goes_on(
     for name, value in cluster.command_environment(FILESTORE_TOKEN_FILE=str(renewed.file)).items():
         monkeypatch.setenv(name, value)
     files = fsspec.filesystem("filestore", skip_instance_cache=True)
-    files.ls("")
+    buckets = files.ls("", detail=False)
     renewed.end()
     renewed.renew()
-    files.ls("")
+    assert files.ls("", detail=False) == buckets != []
     files.client.close()

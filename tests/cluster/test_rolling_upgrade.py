@@ -73,6 +73,13 @@ def what_is_new_waits(cluster: MixedCluster) -> None:
         assert (answer.status, answer.json["code"]) == (503, "unavailable"), answer.body
         assert "Upgrade members" in answer.json["details"]
     assert cluster.get(f"/project-files/{stored}").json["filename"] == "old.gns3p"
+    for node in cluster.nodes:  # an older one lists the whole bucket, whatever folder is asked for
+        removed = cluster.filestore("rm", "-r", "lab", FILESTORE_URL=node.url)
+        assert removed.returncode == 4, removed.stdout + removed.stderr
+        assert cluster.filestore("cat", "lab/old.gns3p", FILESTORE_URL=node.url).returncode == 4
+    assert cluster.get(f"/files/{stored}").body == b"keeps its name"
+    refused = cluster.filestore("put", "-", "--filename", "f", "--folder", "lab", stdin=b"x")
+    assert (refused.returncode, b"Upgrade members" in refused.stderr) == (6, True), refused.stderr
 
 
 def wait_until_safe(cluster: MixedCluster) -> None:
@@ -124,6 +131,9 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     cluster.wait_healthy()
     exchange(cluster, directory)
     wait_until(lambda: is_packed(cluster), what="small files in packs", timeout_s=RAISED_S)
+    assert cluster.filestore("put", "-", "--filename", "f", "--folder", "lab", stdin=b"x").returncode == 0
+    for node in cluster.nodes:
+        assert cluster.filestore("cat", "lab/f", FILESTORE_URL=node.url).stdout == b"x"
 
 
 def is_packed(cluster: MixedCluster) -> bool:

@@ -1,6 +1,8 @@
 """`filestore setup`: three machines by three commands, and what is left when one of them is killed."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +14,7 @@ import pytest
 from coordinator.storage.config import CoordinatorFiles
 from deploy.processes import wait_until
 from node.base.config import NodeFiles
-from tests.cluster.harness import FILESTORE
+from tests.cluster.harness import FILESTORE, run_filestore
 from tests.cluster.set_up_machines import LINE, Machine, environment, healthy, machines, run_healthy
 
 __all__ = ["machines"]  # a fixture
@@ -58,19 +60,45 @@ def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     assert "--node-only" in machines[2].setup("--node-only").stderr.decode()
 
 
+def test_node_on_a_new_disk_is_made_again_by_setup_with_its_old_name(machines: list[Machine]) -> None:
+    """ "Replace a disk" in docs/machines.md."""
+    first, second, _ = machines
+    (text,) = first.first("--machines", "2", "--replicas", "1")
+    run_healthy(first)
+    second.set_up("--join", text)
+    second.run()
+    wait_until(lambda: healthy(first, 2), what="healthy", timeout_s=120)
+    node = second.processes.pop()
+    node.kill()
+    node.wait()
+    shutil.rmtree(second.data / "node")
+    remove = ("node", "remove", "m2", "--force", "--is-gone")
+
+    def is_removed() -> bool:  # it has to be silent for some seconds
+        return run_filestore(remove, first.access).returncode == 0
+
+    wait_until(is_removed, what="the removal", timeout_s=60)
+    assert "node m2 of the cluster lab" in second.set_up()
+    second.run("node")
+    wait_until(lambda: healthy(first, 2), what="healthy", timeout_s=120)
+
+
 def test_machine_that_is_set_up_is_taken_to_no_other_address_by_a_setup(machines: list[Machine]) -> None:
     first = machines[0]
     first.first("--machines", "1")
     refused = first.setup("--address", "127.0.0.2")
     assert refused.returncode == 5
-    assert "known at 127.0.0.1" in refused.stderr.decode()
+    assert "have the address 127.0.0.1" in refused.stderr.decode()
 
 
 def test_machine_that_is_set_up_gets_no_other_name_by_a_setup(machines: list[Machine]) -> None:
     first = machines[0]
     first.first("--machines", "1")
     told = first.set_up("--no-start")
-    assert "/console/ (sign in with a token)" in told
+    assert re.search(r"Console: +https://127\.0\.0\.1:\d+/console/$", told, re.MULTILINE)
+    shown = re.search(r"Sign in there: .*`cat (\S+)`", told)
+    assert shown is not None
+    assert Path(shown[1]).read_text().count(".") == 2  # a token
     assert "filestore login https://127.0.0.1:" in told
     refused = first.setup("--name", "other")
     assert refused.returncode == 5

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,9 @@ socketserver.ThreadingTCPServer(("127.0.0.1", port), Answering).serve_forever()
 """
 
 
+_WITHOUT_OVERRIDE: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+
+
 class LabServer:
     """Use as a context manager."""
 
@@ -62,10 +65,15 @@ class LabServer:
         *,
         token_minutes: int = 1440,
         pair: WebCertificateFiles | None = None,
+        obeys_modes: bool = False,
     ) -> None:
-        """`pair`: its certificate for 127.0.0.1, where it speaks https."""
+        """`pair`: its certificate for 127.0.0.1, where it speaks https.
+
+        `obeys_modes`: permissions of files hold for it, also if root runs the test.
+        """
         self._program, self.directory, self._token_minutes = program, directory, token_minutes
         self._pair = pair
+        self._wrapper = _WITHOUT_OVERRIDE if obeys_modes else ()
         self.port, first_port = free_ports(2)
         self.url = f"{'http' if pair is None else 'https'}://127.0.0.1:{self.port}"
         self._console_port = first_port
@@ -104,7 +112,7 @@ class LabServer:
         with (self.directory / "log").open("ab") as log:
             self._started_at_byte = log.tell()
             self._process = subprocess.Popen(
-                [self._program, "--config", str(self.directory / "gns3_server.conf")],
+                [*self._wrapper, self._program, "--config", str(self.directory / "gns3_server.conf")],
                 env={
                     "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
                     "HOME": str(self.directory / "home"),
@@ -215,6 +223,9 @@ class LabServer:
     def close(self, project_id: str) -> None:
         self.call("POST", f"/projects/{project_id}/close", {})
 
+    def delete(self, project_id: str) -> None:
+        self.call("DELETE", f"/projects/{project_id}")
+
     def write(self, project_id: str, path: str, content: bytes) -> None:
         """A file of the project, as an emulator would write it."""
         target = self.projects_path / project_id / path
@@ -235,16 +246,25 @@ class LabServer:
         login = base64.b64encode(f"gns3:{COMPUTE_PASSWORD}".encode()).decode()
         return {"Authorization": f"Basic {login}"}
 
-    def auditor(self) -> tuple[str, Path]:
-        """A user who may look and export, and nothing else; the name, and a file with the password."""
-        name = f"auditor{uuid.uuid4().hex[:8]}"
+    def make_role(self, privileges: Iterable[str]) -> str:
+        """A role with these privileges and no others; its name."""
+        name = f"role{uuid.uuid4().hex[:8]}"
+        role = self.call("POST", "/access/roles", {"name": name, "description": name})
+        known = {each["name"]: each["privilege_id"] for each in self.call("GET", "/access/privileges")}
+        for privilege in privileges:
+            self.call("PUT", f"/access/roles/{role['role_id']}/privileges/{known[privilege]}")
+        return name
+
+    def user_with(self, role: str) -> tuple[str, Path]:
+        """A user with this role for everything; the name, and a file with the password."""
+        name = f"user{uuid.uuid4().hex[:8]}"
         body = {"username": name, "password": f"{PASSWORD} {name}", "email": f"{name}@lab.example"}
         user = self.call("POST", "/access/users", body)
-        roles = {role["name"]: role["role_id"] for role in self.call("GET", "/access/roles")}
+        roles = {each["name"]: each["role_id"] for each in self.call("GET", "/access/roles")}
         entry = {
             "ace_type": "user",
             "user_id": user["user_id"],
-            "role_id": roles["Auditor"],
+            "role_id": roles[role],
             "path": "/",
             "propagate": True,
         }
@@ -337,6 +357,11 @@ class LabServer2(LabServer):
     """One of GNS3 2.2: no users, and images are the compute's."""
 
     api = "v2"
+
+    def delete(self, project_id: str) -> None:
+        """Of a server that has just started: it can only delete once it has opened a project."""
+        self.request("POST", f"/projects/{project_id}/open", {})
+        super().delete(project_id)
 
     def upload_image(self, name: str, content: bytes) -> str:
         self.request("POST", f"/compute/qemu/images/{quote(name)}", content=content)

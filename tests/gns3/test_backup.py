@@ -47,7 +47,7 @@ def test_project_that_was_only_opened_is_unchanged(operator: Operator, old: LabS
 def test_auditor_may_back_up_what_is_there(operator: Operator, old: LabServer, tmp_path: Path) -> None:
     name = f"audited {secrets.token_hex(3)}"
     old.make_project(name)
-    user, password_file = old.auditor()
+    user, password_file = old.user_with("Auditor")
     operator.do("login", old.url, "--name", "audit", "--user", user, "--password-file", str(password_file))
     assert operator.backup(name, "--server", "audit") == {name: "stored"}
     code, _, err = operator.run("restore", name, "--to", "audit")

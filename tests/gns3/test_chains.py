@@ -25,17 +25,6 @@ def clone_project(project_id: str, source: LabServer, target: LabServer) -> None
     target.call("POST", f"/projects/{project_id}/import", content=export)
 
 
-def tag_of(operator: Operator, file_uuid: str) -> str:
-    return str(operator.store.get(f"/project-files/{file_uuid}").json["version_tag"])
-
-
-def forget_server(operator: Operator, file_uuid: str) -> None:
-    """The backup is as an older release would have made it."""
-    body = {"version_tag": tag_of(operator, file_uuid).partition("@")[0]}
-    answer = operator.store.request("PATCH", f"/project-files/{file_uuid}", body=body)
-    assert answer.status == 200, answer.body
-
-
 def store_copy(operator: Operator, file_uuid: str, *, owner: str, tag: str = "") -> str:
     """A stranger stores the same archive under the same names, and a well-formed tag."""
     record = operator.store.get(f"/project-files/{file_uuid}").json
@@ -87,34 +76,24 @@ def test_two_servers_with_one_project_id_have_a_chain_each(
     assert f"of server old ({ids['old']})" in operator.do("restore", name, "--to", "new", "--from", "old")
 
 
-def test_backup_of_an_older_release_is_restored_and_adopted_by_the_server_that_has_it(
+def test_backup_whose_tag_was_changed_is_an_ordinary_file(
     operator: Operator, old: LabServer, new: LabServer
 ) -> None:
-    name = f"adopted {secrets.token_hex(3)}"
-    project_id = old.make_project(name, {STATE: b"first"})
-    clone_project(project_id, old, new)
-    new.write(project_id, STATE, b"of new")
-    first = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
-    old.write(project_id, STATE, b"second")
-    second = operator.json("backup", name, "--server", "old")[0]["file_uuid"]
-    for file_uuid in (first, second):
-        forget_server(operator, file_uuid)
-
-    [listed] = [row for row in operator.json("ls", "--server", "old") if row["name"] == name]
-    assert (listed["file_uuid"], listed["backups"], listed["server_id"]) == (second, 2, "")
-    assert "unknown server" in operator.do("ls", "--server", "old")
-    assert operator.json("restore", name, "--to", "new")[0]["file_uuid"] == second
-
-    assert operator.backup(project_id, "--server", "new") == {name: "stored"}
+    name = f"tagged {secrets.token_hex(3)}"
+    project_id = old.make_project(name, {STATE: b"1"})
     [row] = operator.json("backup", name, "--server", "old")
-    assert (row["status"], row["file_uuid"]) == ("unchanged", second)
-    ids = {row["name"]: row["server_id"] for row in operator.json("servers")}
-    assert tag_of(operator, second).endswith(f"@{ids['old']}:old")
-    assert "@" not in tag_of(operator, first)
-    assert operator.json("restore", name, "--to", "new", "--from", "-")[0]["file_uuid"] == first
-    assert operator.json("restore", name, "--to", "new", "--from", "old")[0]["file_uuid"] == second
+    path = f"/project-files/{row['file_uuid']}"
+    content_alone = operator.store.get(path).json["version_tag"].partition("@")[0]
+    for tag in ("mine", content_alone):
+        answer = operator.store.request("PATCH", path, body={"version_tag": tag})
+        assert answer.status == 200, answer.body
+        [listed] = [each for each in operator.json("ls", "--server", "old") if each["name"] == name]
+        assert (listed["file_uuid"], listed["backups"]) == ("", 0)
+        assert operator.run("restore", project_id, "--to", "new")[0] == 4
+        assert operator.json("restore", row["file_uuid"], "--to", "new")[0]["from_server_id"] == ""
+    assert operator.backup(name, "--server", "old") == {name: "stored"}
     rows = operator.json("prune", name, "--keep-last", "1")
-    assert [row["deleted"] for row in rows] == [False, False, False]
+    assert row["file_uuid"] not in [each["file_uuid"] for each in rows]
 
 
 def test_server_that_moved_goes_on_with_its_backups_if_it_is_told_so(
@@ -175,7 +154,8 @@ def test_file_of_a_stranger_neither_hides_nor_replaces_a_backup(
     for named in (name, project_id):
         assert operator.json("restore", named, "--to", "new")[0]["file_uuid"] == mine
         assert [row["file_uuid"] for row in operator.json("verify", named)] == [mine]
-    assert theirs not in [row["file_uuid"] for row in operator.json("verify")]
+    _, out, _ = operator.run("verify", "--json")  # other tests have left some that are not whole
+    assert (mine in out, theirs in out) == (True, False)
     [listed] = [row for row in operator.json("ls", "--server", "old") if row["name"] == name]
     assert (listed["file_uuid"], listed["backups"]) == (mine, 1)
     assert operator.backup(name, "--server", "old") == {name: "unchanged"}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.processes import wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
+from tests.cluster.test_all_clocks import is_ahead
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
 
@@ -30,8 +32,10 @@ def moved(tmp_path: Path, clocks: Clocks) -> Iterator[Cluster]:
 
 
 def move_all(cluster: Cluster, clocks: Clocks, shift_s: int) -> None:
+    """Set all clocks, and wait until the cluster goes by them."""
     for member in cluster.members:
         clocks.move(cluster.pid(member), shift_s)
+    wait_until(lambda: is_ahead(cluster, shift_s), what="the time of the leader", timeout_s=60)
 
 
 def test_backup_with_a_wrong_date_replaces_none_and_is_kept(

@@ -86,7 +86,7 @@ def test_push_without_the_credentials_of_the_compute_says_what_to_do(
     operator: Operator, old: LabServer
 ) -> None:
     old.upload_image(name := an_image(), qcow2(MIB))
-    user, password_file = old.auditor()
+    user, password_file = old.user_with("Auditor")
     operator.do("login", old.url, "--name", "bare", "--user", user, "--password-file", str(password_file))
     code, _, err = operator.run("images", "push", name, "--server", "bare")
     operator.do("logout", "bare")

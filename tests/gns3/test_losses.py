@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,17 +25,33 @@ DISK: Final = "project-files/qemu/1/hda_disk.qcow2"
 DISK_BYTES: Final = 200 * MIB
 
 
+@contextmanager
+def server(
+    operator: Operator, version: str, directory: Path, *options: str, obeys_modes: bool = False
+) -> Iterator[LabServer]:
+    """A server of this version, to which the operator is signed in as `lab`."""
+    kind = LabServer2 if version == VERSION_2 else LabServer
+    with kind(gns3server(version), directory, obeys_modes=obeys_modes) as started:
+        access = ["--password-file", str(started.password_file), *options]
+        if kind is LabServer:
+            access += [
+                "--compute-user",
+                "gns3",
+                "--compute-password-file",
+                str(started.compute_password_file),
+            ]
+        operator.do("login", started.url, "--name", "lab", *access)
+        try:
+            yield started
+        finally:
+            operator.do("logout", "lab")
+
+
 @pytest.fixture(params=[VERSION, VERSION_2])
 def lab(request: pytest.FixtureRequest, operator: Operator, tmp_path: Path) -> Iterator[LabServer]:
     """A server of each version for one test, called `lab`."""
-    kind = LabServer2 if request.param == VERSION_2 else LabServer
-    with kind(gns3server(request.param), tmp_path / "lab") as started:
-        if kind is LabServer:
-            operator.login("lab", started)
-        else:
-            operator.do("login", started.url, "--name", "lab", "--password-file", str(started.password_file))
+    with server(operator, request.param, tmp_path / "lab") as started:
         yield started
-        operator.do("logout", "lab")
 
 
 def topologies_of(lab: LabServer, project_id: str) -> list[Path]:
@@ -129,6 +146,76 @@ def test_project_that_shrank_by_half_is_not_backed_up_until_a_person_says_so(
     assert [file["file_uuid"] for file in operator.project_files(project_id=project_id)] == [whole]
     assert operator.backup(name, "--server", "lab", "--accept-loss") == {name: "stored"}
     assert operator.backup(name, "--server", "lab") == {name: "unchanged"}
+
+
+def test_project_that_shrank_while_its_server_was_upgraded_is_not_backed_up(
+    operator: Operator, tmp_path: Path
+) -> None:
+    name = f"upgraded {secrets.token_hex(3)}"
+    with server(operator, VERSION_2, tmp_path / "2.2") as before:
+        project_id = before.make_project(name, {DISK: os.urandom(3 * MIB)})
+        whole = operator.json("backup", name, "--server", "lab")[0]["file_uuid"]
+        [server_id] = [row["server_id"] for row in operator.json("servers") if row["name"] == "lab"]
+        status, export = before.request("GET", f"/projects/{project_id}/export")
+        assert status == 200
+    with server(operator, VERSION, tmp_path / "3.0", "--server-id", server_id) as after:
+        after.call("POST", f"/projects/{project_id}/import", content=export)
+        after.write(project_id, DISK, os.urandom(MIB))
+        code, _, err = operator.run("backup", name, "--server", "lab")
+        assert (code, whole in err, "It has shrunk from" in err) == (5, True, True), err
+        assert [file["file_uuid"] for file in operator.project_files(project_id=project_id)] == [whole]
+        after.write(project_id, DISK, os.urandom(2 * MIB))
+        assert operator.backup(name, "--server", "lab") == {name: "stored"}
+
+
+@pytest.mark.parametrize("version", [VERSION, VERSION_2])
+def test_project_that_gns3_exports_no_file_of_is_not_backed_up(
+    operator: Operator, tmp_path: Path, version: str
+) -> None:
+    name = f"hidden {secrets.token_hex(3)}"
+    with server(operator, version, tmp_path / "snapshots" / "lab") as hidden:
+        project_id = hidden.make_project(name, {DISK: os.urandom(MIB)})
+        code, _, err = operator.run("backup", name, "--server", "lab", "--accept-loss")
+        assert (code, "below a folder named snapshots" in err) == (5, True), err
+        assert operator.project_files(project_id=project_id) == []
+
+
+@pytest.mark.parametrize("version", [VERSION, VERSION_2])
+def test_folder_and_file_that_gns3_may_not_read_are_told(
+    operator: Operator, tmp_path: Path, version: str
+) -> None:
+    names = [f"{kind} {secrets.token_hex(3)}" for kind in ("folder", "file", "sound")]
+    with server(operator, version, tmp_path / "lab", obeys_modes=True) as lab:
+        ids = [lab.make_project(name, {"project-files/private/a": b"a"}) for name in names]
+        (lab.projects_path / ids[0] / "project-files/private").chmod(0)
+        (lab.projects_path / ids[1] / "project-files/private/a").chmod(0)
+        code, out, err = operator.run("backup", *names, "--server", "lab", "--json")
+        rows = {row["name"]: row for row in map(json.loads, out.splitlines())}
+        assert code == 6, (out, err)
+        assert [rows[name]["status"] for name in names] == ["failed", "stored", "stored"]
+        assert "folder" in rows[names[0]]["errors"][0] or "private" in rows[names[0]]["errors"][0]
+        assert rows[names[1]]["missing"] == {"count": 1, "names": ["project-files/private/a"]}
+        assert rows[names[2]]["missing"]["count"] == 0
+        assert operator.project_files(project_id=ids[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "left_out"),
+    [(VERSION, "project-files/old-snapshots"), (VERSION_2, "project-files/old-snapshots/a")],
+)
+def test_what_each_version_takes_for_a_snapshot_stays_recorded(
+    operator: Operator, tmp_path: Path, version: str, left_out: str
+) -> None:
+    name = f"snapshots {secrets.token_hex(3)}"
+    with server(operator, version, tmp_path / "lab") as lab:
+        project_id = lab.make_project(name, {left_out: b"a", "project-files/b": b"b"})
+        lab.open(project_id)
+        [row] = operator.json("backup", name, "--server", "lab", codes=[10])
+        told = {"count": 1, "names": [left_out]}
+        assert (row["status"], row["missing"]) == ("stored", told)
+        lab.close(project_id)
+        [row] = operator.json("backup", name, "--server", "lab", codes=[10])
+        assert (row["status"], row["missing"]) == ("unchanged", told)
 
 
 def make_socket(lab: LabServer, project_id: str, path: str) -> None:

@@ -83,8 +83,9 @@ def test_image_that_is_nowhere_is_told_before_anything_is_done(
     assert new.projects() == before
     code, _, err = operator.run("restore", name, "--to", "new", "--without-images")
     assert (code, image in err, new.projects()[name]["status"]) == (10, True, "closed")
-    code, _, err = operator.run("verify", name)
-    assert (code, image in err) == (4, True)
+    for options in ([], ["--to", "old"]):  # that server has the image
+        code, out, err = operator.run("verify", name, *options)
+        assert (code, out, image in err) == (4, "", True), err
 
 
 def test_image_without_a_checksum_that_is_nowhere_leaves_the_project_closed(

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.gns3.restore import remove
+from deploy.gns3.server import Gns3Server, ServerAddress
 from tests.gns3.installed import VERSION_2, gns3server
-from tests.gns3.lab_server import LabServer, LabServer2
+from tests.gns3.lab_server import PASSWORD, LabServer, LabServer2
 from tests.gns3.operator import Operator
 from tests.gns3.test_images import MIB, an_image, qcow2
 from tests.gns3.test_restore import with_image
@@ -44,6 +46,36 @@ def test_lab_of_2_2_is_backed_up_and_comes_back_on_both(
         files = server.files_of(restored["project_id"])
         assert files["project-files/x"] == two.files_of(project_id)["project-files/x"]
         assert server.images()[image] == md5
+
+
+class OpenServer2(LabServer2):
+    """One that asks nobody for a password."""
+
+    def _settings_of_version(self) -> list[str]:
+        return ["auth = False"]
+
+
+def test_server_without_a_password_is_backed_up(operator: Operator, tmp_path: Path) -> None:
+    name, image = f"open {secrets.token_hex(3)}", an_image()
+    with OpenServer2(gns3server(VERSION_2), tmp_path / "open") as server:
+        operator.do("login", server.url, "--name", "open", "--password-file", "/dev/null")
+        server.upload_image(image, qcow2(MIB))
+        with_image(server, name, image)
+        assert operator.backup(name, "--server", "open", "--with-images") == {name: "stored"}
+        assert operator.json("restore", name, "--to", "open")[0]["nodes"] == 3
+        operator.do("logout", "open")
+
+
+async def test_what_a_restore_leaves_is_removed_by_a_server_that_has_just_started(
+    two: LabServer2,
+) -> None:
+    ids = [two.make_project(f"left {secrets.token_hex(3)}") for _ in range(2)]
+    two.kill()
+    two.start()
+    address = ServerAddress(name="two", url=two.url, user="admin", password=PASSWORD)
+    async with Gns3Server(address) as server:
+        await remove(server, *ids, is_cut=True)
+    assert not {project["project_id"] for project in two.projects().values()} & {*ids}
 
 
 def test_images_go_to_a_server_of_2_2(operator: Operator, two: LabServer2, old: LabServer) -> None:

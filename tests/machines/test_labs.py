@@ -67,10 +67,7 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     good_id, bad_id = lab.make_project("good"), lab.make_project("bad")
     lab.add_qemu(good_id, "vm", hda_disk_image="router.qcow2")
     lab.close(good_id)
-    machine.run(
-        f"{ACCESS}filestore token user gns3-backup --role service --ttl 400d -o backup.token\n"
-        "cp /var/lib/filestore/coordinator/ca.pem ."
-    )
+    machine.run(f"{ACCESS}{block('token')}cp /var/lib/filestore/coordinator/ca.pem .")
     machine.write("/srv/lab.password", lab.password_file.read_text())
     machine.write("/srv/lab.compute-password", lab.compute_password_file.read_text())
     machine.run(block("night"))
@@ -92,10 +89,13 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     assert "bad  forgotten" in machine.run(block("units").replace("switching", "bad"))
     assert machine.succeeds("systemctl start filestore-gns3.service")
 
-    machine.run("systemctl stop filestore-gns3.timer && systemctl start filestore-gns3-watch.service")
+    machine.run(block("watch"))
+    assert "filestore-gns3.timer" not in machine.run("systemctl list-timers")
     wait_until(lambda: "Watching GNS3 server" in machine.run(WATCH_LOG), what="a watch", timeout_s=WAIT_S)
     assert "filestore-gns3-prune.timer" in machine.run("systemctl list-timers")
-    machine.run("systemctl stop filestore-gns3-watch.service filestore-gns3-prune.timer")
+    machine.run(
+        "systemctl disable --now filestore-gns3-watch.service && systemctl stop filestore-gns3-prune.timer"
+    )
     assert shown(machine, "filestore-gns3-watch.service", "Result") == "success"
 
 

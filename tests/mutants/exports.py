@@ -43,8 +43,29 @@ EXPORTS = (
     ),
     Mutant(
         "export that shrank by half is backed up",
-        (("deploy/gns3/losses.py", "newest.file.size_bytes * SHRUNK_TO", "newest.file.size_bytes * 0"),),
+        (("deploy/gns3/losses.py", "before_bytes * SHRUNK_TO", "before_bytes * 0"),),
         (f"{_LOSSES}export_that_is_a_loss_is_refused",),
+    ),
+    Mutant.of(
+        "archives of different compressions are compared by their sizes",
+        "deploy/gns3/losses",
+        "    if newest.file.compression != end.compression:\n",
+        "    if not newest.file.compression:\n",
+        f"{_LOSSES}sizes_of_other_compressions_are_those_of_the_files",
+    ),
+    Mutant.of(
+        "project that GNS3 exports no file of is backed up",
+        "deploy/gns3/losses",
+        'search(f"{project.path}/")',
+        'search("")',
+        f"{_LOSSES}project_that_gns3_exports_no_file_of_is_refused",
+    ),
+    Mutant.of(
+        "what GNS3 2.2 takes for a snapshot is forgotten",
+        "deploy/gns3/export",
+        "|.*snapshots(/[^/]*)?",
+        "|.*snapshots",
+        f"{_LOSSES}what_the_server_does_not_tell_stays_recorded",
     ),
     Mutant(
         "export of another project is backed up",

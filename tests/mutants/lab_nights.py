@@ -110,9 +110,16 @@ LAB_NIGHTS = (
     Mutant.of(
         "each silent server is young each night",
         "deploy/gns3/journal",
-        "self._content.shown_at = self._content.shown_at or at",
+        "self._content.shown_at = min(self._content.shown_at or at, at)",
         "self._content.shown_at = at",
         f"{_STATE}run_that_does_not_reach_its_server_is_in_the_metrics_from_the_first_on",
+    ),
+    Mutant.of(
+        "time of a clock that was ahead hides what fails later",
+        "deploy/gns3/journal",
+        "            memory.good_at = min(memory.good_at, at)\n",
+        "",
+        f"{_STATE}times_of_a_clock_that_was_ahead_hide_no_later_failure",
     ),
     Mutant.of(
         "each lab waits for a silent server",

@@ -29,15 +29,15 @@ LABS = (
     _of(
         "server goes on with the chain of another one",
         "chains",
-        'return by_server.get(server.id) or by_server.get("")',
-        "return by_server.get(server.id) or next(iter(chains), None)",
-        f"{_CHAINS}server_goes_on_with_its_own_chain_or_one_of_an_unknown_server",
+        "if chain.server.id == server.id), None)",
+        "if chain.server), None)",
+        f"{_CHAINS}server_goes_on_with_its_own_chain",
     ),
     _of(
         "one of two servers with the project is restored",
         "chains",
-        "    if len(known) > 1:\n",
-        "    if len(known) > 2:\n",
+        "    if len(found) > 1:\n",
+        "    if len(found) > 2:\n",
         f"{_CHAINS}name_of_projects_of_two_servers_is_a_conflict",
     ),
     _of(

@@ -324,4 +324,11 @@ PACKS = (
         ),
         (f"{_SECTORS}pages_in_each_others_place_cost_the_records_in_them_alone",),
     ),
+    Mutant.of(
+        "damaged record stays beside a sound one",
+        "node/storage/packed_blobs",
+        "            if others:\n",
+        "            if False:\n",
+        "tests/unit/node/storage/test_packed_damage.py::test_scrub_keeps_one_sound_record_of_a_blob",
+    ),
 )

@@ -53,8 +53,8 @@ RECEIVING = (
     Mutant.of(
         "content moved into a directory whose name is not durable",
         _BLOBS,
-        "                self._sync_levels(blob.sha256, upper)\n",
-        "",
+        "            self._sync_levels(blob.sha256, upper)\n            with self.placing:\n",
+        "            with self.placing:\n",
         POWER,
     ),
     Mutant.of(

@@ -135,4 +135,12 @@ RESUMING = (
         "        async with upload_session(asked) as session:\n            if False:",
         f"{_CHANGES}offset_is_told_by_the_node_that_has_what_the_holder_has_lost",
     ),
+    Mutant.of(
+        "holder does not learn that the client of what was passed on is gone",
+        "node/uploads/forwarding",
+        "            connection.when_lost.add(look)\n",
+        "",
+        "tests/unit/node/uploads/test_forwarding.py"
+        "::test_holder_learns_that_the_client_went_away_behind_its_body",
+    ),
 )

@@ -5,6 +5,7 @@ does.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
@@ -31,6 +32,7 @@ class ServerConnection(web.RequestHandler):
     ) -> None:
         """It decompresses nothing, and leaves logs to who overrides `log_access`. Inside the event loop."""
         self.loop = asyncio.get_running_loop()
+        self.when_lost: set[Callable[[], object]] = set()  # called at the end of the connection
         super().__init__(
             server,
             loop=self.loop,
@@ -48,6 +50,12 @@ class ServerConnection(web.RequestHandler):
     # Bypasses the parser, which continues with its own bytes.
     pause_transport_reading = web.RequestHandler._pause_transport_reading
     resume_transport_reading = web.RequestHandler._resume_transport_reading
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Handle the end of the connection. aiohttp informs the reader of the body."""
+        super().connection_lost(exc)
+        for tell in tuple(self.when_lost):
+            tell()
 
     def request_began(self) -> None:
         """A request is going to be answered."""

@@ -19,7 +19,7 @@ const ADVICE = {
   gone: "The link has expired. Ask the person who shared it for a new one.",
   conflict: "Read the details, then try again.",
   not_available: "Its upload is not complete. Wait, or resume it under Uploads.",
-  precondition_failed: "It was changed in the meantime. Load it again.",
+  precondition_failed: "It was changed in the meantime. Reload the page.",
   payload_too_large: "Delete files that are not needed, or ask for a larger quota.",
   insufficient_storage: "No node has room. Tell an administrator.",
   rate_limited: "Wait a moment, then try again.",
@@ -133,7 +133,8 @@ export async function list(path, field, { query, signal, onRows, rowsMax = ROWS_
 }
 
 // What a page asks for. Answers are shown at once and asked for again with a growing pause while nothing
-// changes and the tab is visible; never more than one such request a second in this page.
+// changes and the tab is visible; never more than one such request a second in this page. What failed is asked for
+// again even where `isLive` is false, until there is an answer.
 // ask(signal) -> promise. Returns { data, error, isLoading, refresh }.
 export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } = {}) {
   const [state, setState] = useState({ data: undefined, error: null, isLoading: true });
@@ -148,7 +149,7 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
     let isRunning = false;
     const later = () => {
       clearTimeout(timer);
-      if (latest.current.isLive && !aborting.signal.aborted) timer = setTimeout(() => run(true), pauseMs);
+      if ((latest.current.isLive || hasFailed) && !aborting.signal.aborted) timer = setTimeout(() => run(true), pauseMs);
     };
     async function run(isPolled) {
       if (isRunning || aborting.signal.aborted) return;
@@ -180,7 +181,7 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
       pauseMs = everyMs;
       return run(false);
     };
-    const woken = () => document.visibilityState === "visible" && latest.current.isLive && run(true);
+    const woken = () => document.visibilityState === "visible" && (latest.current.isLive || hasFailed) && run(true);
     document.addEventListener("visibilitychange", woken);
     setState((old) => ({ data: undefined, error: null, isLoading: true, was: old.data }));
     run(false);

@@ -8,7 +8,7 @@ import { ROUTES } from "./routes.js";
 import { describe, isAdmin, useSession } from "./session.js";
 import { SignIn } from "./pages/sign-in.js";
 import { DropZone } from "./uploads/drop.js";
-import { useBusyCount } from "./uploads/engine.js";
+import { useBusyCount, useStoppedCount } from "./uploads/counts.js";
 import { Dialogs, closeAll } from "./ui/dialog.js";
 import { Notices } from "./ui/toast.js";
 import { Empty, ErrorBox, Heading, Loading } from "./ui/parts.js";
@@ -19,24 +19,29 @@ const LOAD_ALL_MS = 3000;
 function loadAll() {
   for (const [, load] of ROUTES) load().catch(() => {});
   import("./vendor/tus.js").catch(() => {});
+  import("./vendor/client-zip.js").catch(() => {});
 }
 
 function App() {
-  const { token, user } = useSession();
+  const { token, user, isKept } = useSession();
   const route = useRoute();
   useLayoutEffect(() => closeAll(), [route.path, user?.user_id]); // the next user may be somebody else; before they can open one
   const found = match(ROUTES, route.path);
-  const isPublic = Boolean(found?.route[2]?.isPublic);
-  const count = useBusyCount();
+  const { isPublic, isHelp } = found?.route[2] || {};
+  const badge = { "/uploads": { busy: useBusyCount(), stopped: useStoppedCount(user?.user_id) } };
+  useEffect(() => {
+    // The token was renewed in another tab: until when is it valid?
+    if (user && isKept) api.get(path`auth/whoami`).then(describe, () => {});
+  }, [token]);
   useEffect(() => {
     if (!user) return undefined;
     const timer = setTimeout(loadAll, LOAD_ALL_MS);
     return () => clearTimeout(timer);
   }, [user?.user_id]);
-  if (isPublic) return html`<${Page} key=${route.path} found=${found} query=${route.query} /><${Notices} />`;
+  if (isPublic || (isHelp && !user)) return html`<${Page} key=${route.path} found=${found} query=${route.query} /><${Notices} />`;
   if (!token) return html`<${SignIn} /><${Notices} />`;
   if (!user) return html`<${Recognising} />`;
-  return html`<${Layout} path=${route.path} badge=${{ "/uploads": count }}>${page(found, route)}</${Layout}>
+  return html`<${Layout} path=${route.path} badge=${badge}>${page(found, route)}</${Layout}>
     <${DropZone} /><${Dialogs} /><${Notices} />`;
 }
 

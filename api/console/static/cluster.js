@@ -46,6 +46,20 @@ export const stateOf = (node) => (node.revoked ? "revoked" : node.state);
 
 export const isSilent = (node) => node.total_bytes === 0;
 
+// How many bytes of files fit into these rooms of nodes, with so many copies of each file on different nodes. A node that
+// has more room than all files together need holds one copy of each; the others share the rest. Pure.
+export function usable(rooms, copies) {
+  const largest = [...rooms].sort((a, b) => b - a);
+  const count = Math.min(Math.max(copies, 1), rooms.length);
+  let left = rooms.reduce((sum, room) => sum + room, 0);
+  for (let full = 0; full < count; full += 1) {
+    const bytes = left / (count - full);
+    if (full === count - 1 || largest[full] <= bytes) return Math.floor(bytes);
+    left -= largest[full];
+  }
+  return 0;
+}
+
 // "right", or by how much it is off; "" where nobody knows. Below a second it is the way of the messages.
 export function clock(member) {
   const offset = member.clock_offset_ms;

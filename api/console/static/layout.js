@@ -4,12 +4,13 @@ import * as api from "./api.js";
 import { now } from "./clock.js";
 import { path } from "./path.js";
 import { look, nodeConsole, otherConsoles, servesContent } from "./place.js";
+import { go } from "./router.js";
 import { NAVIGATION } from "./routes.js";
 import { isAdmin, useSession, close, open, session } from "./session.js";
 import { relative } from "./format.js";
 import { Menu } from "./ui/menu.js";
 import { notify } from "./ui/toast.js";
-import { Time } from "./ui/parts.js";
+import { Badge, Time } from "./ui/parts.js";
 
 const RENEWED_S = 12 * 3600;
 const SOON_MS = 30 * 60 * 1000;
@@ -25,11 +26,15 @@ export function Layout({ path, badge, children }) {
       ${NAVIGATION.filter((group) => !group.admin || isAdmin()).map(
         (group) => html`<p class="group">${group.title}</p><ul>${group.links.map(
           ([address, text]) => html`<li><a href="#${address}" aria-current=${isHere(address, path) ? "page" : undefined}>
-            ${text}${badge?.[address] ? html` <span class="badge info">${badge[address]}</span>` : ""}</a></li>`,
+            ${text}<${Counts} ...${badge?.[address]} /></a></li>`,
         )}</ul>`,
       )}</nav>
       <main id="main" tabindex="-1"><${Banners} />${children}</main></div>`;
 }
+
+// Beside a page of the navigation: what is under way there, and what was interrupted.
+const Counts = ({ busy = 0, stopped = 0 }) => html`${busy > 0 && html` <${Badge} tone="info" title="under way">${busy}</${Badge}>`}${
+  stopped > 0 && html` <${Badge} tone="warn" title="stopped before the end">${stopped} stopped</${Badge}>`}`;
 
 function isHere(address, path) {
   return address === "/" ? path === "/" : path === address || path.startsWith(`${address}/`);
@@ -58,6 +63,7 @@ function UserMenu() {
   return html`<div class="who"><span class="user"><bdi>${user.user_id}</bdi><small>${role}</small></span>
     <${Menu} label="Your account" text="▾" items=${[
       { text: `Renew the token (expires ${relative(user.token_expires_at)})`, run: renew },
+      { text: "Help", run: () => go("/help") },
       { text: "Sign out", run: () => close() },
     ]} /></div>`;
 }

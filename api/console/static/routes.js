@@ -1,5 +1,5 @@
 // Which page an address shows: [pattern, how its module is loaded, { admin: for administrators only, isPublic: without
-// signing in }]. `:uuid` fits an id only. The module's default export is a component; it gets { params, query }.
+// signing in, isHelp: the same, within the frame of who is signed in }]. `:uuid` fits an id only. The module's default export is a component; it gets { params, query }.
 export const ROUTES = [
   ["/", () => import("./pages/overview.js")],
   ["/projects", () => import("./pages/projects.js")],
@@ -19,6 +19,8 @@ export const ROUTES = [
   ["/users", () => import("./pages/users.js"), { admin: true }],
   ["/audit", () => import("./pages/audit.js"), { admin: true }],
   ["/link/:uuid/:token", () => import("./pages/link.js"), { isPublic: true }],
+  ["/help", () => import("./pages/help.js"), { isHelp: true }],
+  ["/help/:page", () => import("./pages/help.js"), { isHelp: true }],
 ];
 
 // The navigation: groups of [address, text]; those of an administrator are hidden from others.

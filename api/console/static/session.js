@@ -1,10 +1,26 @@
-// Who is signed in: the token, in sessionStorage of this tab only, and what the API says of its user.
+// Who is signed in: the token, and what the API says of its user. The token is in sessionStorage, for this tab only, or in
+// localStorage if its user stays signed in on this browser: then all tabs of this address use it, until one signs out.
 import { createStore, useStore } from "./html.js";
 
 const KEY = "filestore.token";
 
-// { token, user, ended }: `user` as GET /auth/whoami has it, null until then; `ended` says why nobody is in.
-export const session = createStore({ token: sessionStorage.getItem(KEY) || "", user: null, ended: "" });
+// What localStorage has: { token, user_id }, or null.
+function readKept() {
+  try {
+    return JSON.parse(localStorage.getItem(KEY) || "null");
+  } catch {
+    return null;
+  }
+}
+
+function initial() {
+  const own = sessionStorage.getItem(KEY);
+  const kept = own ? null : readKept();
+  return { token: own || kept?.token || "", isKept: Boolean(kept), user: null, ended: "" };
+}
+
+// { token, isKept, user, ended }: `user` as GET /auth/whoami has it, null until then; `ended` says why nobody is signed in.
+export const session = createStore(initial());
 
 export const useSession = () => useStore(session);
 
@@ -12,20 +28,43 @@ export const token = () => session.get().token;
 
 export const isAdmin = () => Boolean(session.get().user?.roles.includes("admin"));
 
-export function open(newToken, user) {
-  sessionStorage.setItem(KEY, newToken);
-  session.set({ token: newToken, user, ended: "" });
+// `isKept`: stay signed in on this browser. Where it stores nothing, the token stays in this tab.
+export function open(newToken, user, isKept = session.get().isKept) {
+  let isStored = false;
+  try {
+    if (isKept) localStorage.setItem(KEY, JSON.stringify({ token: newToken, user_id: user.user_id }));
+    isStored = isKept;
+  } catch {
+    // Storage is forbidden or full.
+  }
+  if (isStored) sessionStorage.removeItem(KEY);
+  else sessionStorage.setItem(KEY, newToken);
+  session.set({ token: newToken, isKept: isStored, user, ended: "" });
 }
 
 export function describe(user) {
   session.set((old) => ({ ...old, user }));
 }
 
-// `ended`: what to tell whoever has to sign in again; "" after signing out.
+// `ended`: what to tell the user who has to sign in again; "" after signing out. If the token is kept, all tabs are signed out.
 export function close(ended = "") {
   sessionStorage.removeItem(KEY);
-  session.set((old) => ({ token: "", user: null, ended, was: old.user?.user_id }));
+  if (session.get().isKept && readKept()?.token === token()) localStorage.removeItem(KEY);
+  session.set((old) => ({ token: "", isKept: false, user: null, ended, was: old.user?.user_id }));
 }
+
+// Another tab signed in or out, or renewed the token. A tab with a token of its own keeps that.
+addEventListener("storage", (event) => {
+  if (event.key !== KEY && event.key !== null) return;
+  const { token: used, isKept } = session.get();
+  if (used && !isKept) return;
+  const kept = readKept();
+  if (!kept) {
+    if (isKept) close("You signed out in another tab of this browser.");
+  } else if (kept.token !== used) {
+    session.set((old) => ({ token: kept.token, isKept: true, user: old.user?.user_id === kept.user_id ? old.user : null, ended: "" }));
+  }
+});
 
 // A token out of what somebody pasted or dropped: the line may begin with "Bearer", and have spaces around.
 export function tokenIn(text) {

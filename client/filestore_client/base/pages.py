@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def pages(
-    transport: Transport, path: str, listed_as: str, record: type[T], **filters: object
+    transport: Transport, path: str, listed_as: str, record: type[T], /, **filters: object
 ) -> AsyncIterator[T]:
     """Every record of a list. `filters`: query parameters; those that say nothing are left out.
 
@@ -33,7 +33,7 @@ async def pages(
             return
 
 
-def with_query(path: str, **parameters: object) -> str:
+def with_query(path: str, /, **parameters: object) -> str:
     """The path with these parameters; None and "" are left out, truth is `1`."""
     named: Mapping[str, str] = {
         name: str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,6 +1,7 @@
 """Encodes texts into paths, and checks names. Shared by every resource and transfer."""
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -15,6 +16,11 @@ def is_harmless(letter: str) -> bool:
     macOS puts U+202F, a narrow space, into the name of every screenshot.
     """
     return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
+
+
+def forms_of(filename: str) -> Sequence[str]:
+    """Return a name in both forms of its accents: macOS writes é as two letters (NFD), others as one."""
+    return sorted({filename, unicodedata.normalize("NFC", filename), unicodedata.normalize("NFD", filename)})
 
 
 def path_part(text: str) -> str:

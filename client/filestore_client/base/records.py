@@ -60,6 +60,9 @@ class FileRecord(Record, frozen=True, kw_only=True):
     expires_at: str
     created_at: str  # When the record was created.
     updated_at: str  # When the record last changed.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str = ""
     kind: ClassVar[Kind]
 
 
@@ -106,6 +109,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     """An element of a bucket's listing, for files of any kind."""
 
     file_uuid: str  # The file.
+    owner_id: str = ""  # The user who owns the file or bucket and has admin permission on it.
     # A label for people and downloads, not a path: it contains no '/' and no control characters.
     filename: str
     content_type: str  # The media type of downloads (RFC 9110, section 8.3.1).
@@ -119,6 +123,9 @@ class FileSummary(Record, frozen=True, kw_only=True):
     expires_at: str
     created_at: str  # When the record was created.
     kind: str = ""  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str = ""
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
@@ -170,6 +177,15 @@ class BucketUpload(Struct, frozen=True, kw_only=True):
     part_of: str  # The `file_uuid` of the file that this partial upload has become a part of, or "".
     created_at: str  # When the record was created.
     expires_at: str  # When the upload expires if no more bytes arrive.
+
+
+class Folder(Struct, frozen=True, kw_only=True):
+    """A folder: it exists as long as a file is in it or in a folder below it."""
+
+    name: str  # Its name in the folder that was asked for.
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):

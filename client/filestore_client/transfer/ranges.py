@@ -88,10 +88,10 @@ async def download_ranges(
             for _ in range(min(connections, len(spans))):
                 group.create_task(download.work())
     except BaseExceptionGroup as failures:
-        raise _first_failure(failures) from None
+        raise first_failure(failures) from None
 
 
-def _first_failure(failures: BaseExceptionGroup) -> BaseException:
+def first_failure(failures: BaseExceptionGroup) -> BaseException:
     """The failure that ended the others."""
     found: BaseException = failures
     while isinstance(found, BaseExceptionGroup):

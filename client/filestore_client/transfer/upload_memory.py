@@ -86,6 +86,10 @@ class Memory:
                 write_durable(self.path, msgspec.json.encode(upload), mode=SECRET_MODE)
                 _forget_old(self.path.parent)
 
+    def exists(self) -> bool:
+        """Return whether an earlier run left anything."""
+        return self.path is not None and self.path.exists()
+
     def forget(self) -> None:
         """The upload has ended; the server says so too of one whose record cannot be removed."""
         if self.path is not None:

@@ -16,7 +16,7 @@ from_option = click.option(
     "source",
     default="",
     metavar="SERVER",
-    help="Only backups of this GNS3 server, by its name or id; - for those that name none.",
+    help="Only backups of this GNS3 server, by its name or id.",
 )
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, read_text
 from deploy.base.failures import FAILURES, Failure
 from deploy.base.lookup import find_bucket
@@ -35,13 +35,8 @@ bucket_option = click.option(
 
 
 def address_of(name: str) -> ServerAddress:
-    """A server with its secrets; "" is the only one. Raises NotFound, InvalidRequest."""
+    """A server with its secrets; "" is the only one. Raises NotFound, InvalidRequest, Conflict."""
     found, login = read_logins().find(name)
-    if not login.server_id:
-        raise InvalidRequest(
-            f"The login of {found} is from an older release, in which servers had no identity. Sign in "
-            f"again: filestore gns3 login {login.url} --name {found}"
-        )
     if login.is_cloned(network_cards()):
         raise Conflict(
             f"The login of {found} was made on another machine, and this one may be a clone of it. "

@@ -113,7 +113,7 @@ def login(
         url=address.url, user=user, compute_user=compute_user, server_id=identity, reads_images=reads_images
     )
     saved = save_login(server, kept, password=password, compute_password=compute_password, ca_pem=ca_pem)
-    if before is not None and server_id in ("", "new") and before.server_id not in ("", saved.server_id):
+    if before is not None and server_id in ("", "new") and before.server_id != saved.server_id:
         _warn_of_another(server, before)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         click.echo(f"filestore: warning: the password is sent to {parts.hostname} unencrypted", err=True)

@@ -73,7 +73,6 @@ def ls(connection: Connection, what: str, exact: bool, server: str, owner: str, 
             "backups": lambda project: project.backups,
             "last": lambda project: moment(project.last_backup),
             "changed": lambda project: project.changed,
-            "of": _server_told,
             "images": _images_told,
             "missing": _files_told,
         },
@@ -96,11 +95,6 @@ def _print_images(images: list[ListedImage], *, as_json: bool) -> None:
         as_json=as_json,
         empty="No images except those that come with GNS3.",
     )
-
-
-def _server_told(project: ListedProject) -> str:
-    """Nothing where the backups are of this server, as they should be."""
-    return "unknown server" if project.backups and not project.server_id else ""
 
 
 def _files_told(project: ListedProject) -> str:

@@ -65,9 +65,10 @@ def prune(
     A backup stays if any rule keeps it, as with restic. The rules apply to each project of each server
     separately. PROJECT is a name or an id; the default is all. Only your own backups are considered.
 
-    A backup that is damaged, or whose date does not fit the order in which backups were stored, counts for no
-    rule of days. It stays and is reported; the exit code is 10 then. If the backups of a project cannot be
-    checked, all of them stay; the others are pruned, and the exit code is that of the failure.
+    A damaged backup counts for no rule, and one whose date does not fit the order in which backups were
+    stored counts for --keep-last only. Either stays and is reported; the exit code is 10 then. If the backups
+    of a project cannot be checked, all of them stay; the others are pruned, and the exit code is that of the
+    failure.
     """
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
@@ -109,7 +110,7 @@ async def _carry_out(
     _tell(backup, reasons, dry_run=dry_run, as_json=as_json)
     if needs_a_person := {DAMAGED, OUT_OF_ORDER} & {*reasons}:
         told = f"{backup.file.file_uuid} is {needs_a_person.pop()}, and stays"
-        click.echo(f"filestore: warning: {told}: see docs/gns3.md", err=True)
+        click.echo(f"filestore: warning: {told}: see docs/gns3-nightly.md", err=True)
         return NEEDS_ATTENTION
     return 0
 

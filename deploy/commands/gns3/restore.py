@@ -138,7 +138,7 @@ def _warn(restored: RestoredProject) -> None:
     "server",
     default="",
     metavar="SERVER",
-    help="Restore each to this GNS3 server, open it, and delete it there again.",
+    help="Also restore each to this GNS3 server, open it, and delete it there again.",
 )
 @click.option(
     "--read-data",
@@ -160,32 +160,29 @@ def verify(
 ) -> int:
     """Check that the newest backup of each project works.
 
-    Without --to, each archive is checked in the store: it is as it was made, the cluster knows of no damage,
-    and every image that it names is stored. Only --read-data finds damage that the cluster has not noticed.
-    PROJECT is a name, an id or a file_uuid; the default is all.
+    Each archive is checked in the store: it is as it was made, the cluster knows of no damage, and every
+    image that it names with a checksum is stored. Only --read-data finds damage that the cluster has not
+    noticed. PROJECT is a name, an id or a file_uuid; the default is all.
     """
 
     async def chains(client: AsyncClient) -> tuple[str, list[BackupChain]]:
         owner_id = await owner_id_of(client, owner)
         return owner_id, await chosen_chains(client, projects, owner_id=owner_id, server=source)
 
-    async def look(client: AsyncClient) -> int:
+    async def look(client: AsyncClient, reached: Gns3Server | None = None) -> int:
         owner_id, chosen = await chains(client)
         in_store, code = (await stored_images(client, owner_id)).visible, 0
         check = StoredCheck(client=client, damages=Damages(client), in_store=in_store, read_data=read_data)
         with ProgressBars() as bars:
             for chain in chosen:
                 verdict = await verify_stored(check, chain, bar=bars.bar)
+                if verdict.error is None and reached is not None:
+                    verdict = await verify_restored(reached, client, chain, bar=bars.bar)
                 code = worse_of(code, _tell(verdict, as_json=as_json))
         return code
 
     async def try_out(reached: Gns3Server, client: AsyncClient) -> int:
-        code = 0
-        with ProgressBars() as bars:
-            for chain in (await chains(client))[1]:
-                verdict = await verify_restored(reached, client, chain, bar=bars.bar)
-                code = worse_of(code, _tell(verdict, as_json=as_json))
-        return code
+        return await look(client, reached)
 
     return run_with_server(connection, server, try_out) if server else connection.run(look)
 

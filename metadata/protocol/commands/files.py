@@ -4,7 +4,12 @@ from msgspec import UNSET, Struct, UnsetType
 
 from metadata.model.later_fields import in_the_log, with_later
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, Manifest
-from metadata.model.rules import CONTENT_COMES_WITH_CREATION, FILES_ARE_RENAMED, UPLOADS_ARE_CONCATENATED
+from metadata.model.rules import (
+    CONTENT_COMES_WITH_CREATION,
+    FILES_ARE_RENAMED,
+    FILES_HAVE_FOLDERS,
+    UPLOADS_ARE_CONCATENATED,
+)
 from metadata.protocol.commands.root import ITSELF, NODES, Command
 from runtime.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Parts, Text
 
@@ -24,11 +29,15 @@ class CreateFile(Command, frozen=True, kw_only=True):
 
     Optional fields of a kind have a default. `parts`: the file is assembled from these partial uploads of the
     caller, which are complete and belong to its upload from then on; repeating it changes nothing. `content`:
-    all of it is there already, so there is no upload, and the file is available. Replies with an
-    UploadRecord.
+    all of it is there already, so there is no upload, and the file is available. `path`: its folder. Replies
+    with an UploadRecord.
     """
 
-    fields_since = {"parts": UPLOADS_ARE_CONCATENATED, "content": CONTENT_COMES_WITH_CREATION}
+    fields_since = {
+        "parts": UPLOADS_ARE_CONCATENATED,
+        "content": CONTENT_COMES_WITH_CREATION,
+        "path": FILES_HAVE_FOLDERS,
+    }
     proposed_by = NODES
     caller: Caller
     file_uuid: Text
@@ -42,6 +51,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     placement: NodeIds = []
     parts: Parts | UnsetType = UNSET
     content: StoredContent | UnsetType = UNSET
+    path: Text | UnsetType = UNSET
 
 
 @with_later(PROJECT_FILE, in_the_log)
@@ -84,17 +94,22 @@ class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
 class UpdateFile(Command, frozen=True, kw_only=True):
     """The common fields of the change of every kind. Needs write. Replies with the kind's record.
 
-    `filename`, `content_type`: unset to keep them. `retention_hours`: unset to keep it, None to keep the file
-    until it is deleted. `unchanged_since_ms`: when the record was last changed, as known to the caller;
-    precondition_failed if it has changed since.
+    `filename`, `content_type`, `path`: unset to keep them. `retention_hours`: unset to keep it, None to keep
+    the file until it is deleted. `unchanged_since_ms`: when the record was last changed, as known to the
+    caller; precondition_failed if it has changed since.
     """
 
-    fields_since = {"filename": FILES_ARE_RENAMED, "content_type": FILES_ARE_RENAMED}
+    fields_since = {
+        "filename": FILES_ARE_RENAMED,
+        "content_type": FILES_ARE_RENAMED,
+        "path": FILES_HAVE_FOLDERS,
+    }
     proposed_by = NODES
     caller: Caller
     file_uuid: Text
     filename: Text | UnsetType = UNSET
     content_type: Text | UnsetType = UNSET
+    path: Text | UnsetType = UNSET
     retention_hours: Count | UnsetType | None = UNSET
     unchanged_since_ms: Instant | UnsetType = UNSET
 

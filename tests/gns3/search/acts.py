@@ -162,7 +162,7 @@ def restore(stage: Stage) -> str:
     if said.code > 0 and said.code != ATTENTION and not strike and after - before:
         raise Fault(f"(c) a restore to {target} that failed left {after - before}")
     for project_id in after - before:
-        stage.servers[target].call("DELETE", f"/projects/{project_id}")
+        stage.servers[target].delete(project_id)
     _remove_remains(stage, target)
     return f"{lab} to {target} {'full ' if is_full else ''}{name}: {said.code}"
 
@@ -199,8 +199,9 @@ def prune(stage: Stage) -> str:
     """Old backups go; the newest whole ones of each server's project stay."""
     keep = stage.dice.choice((1, 1, 2))
     rules = ["--keep-last", str(keep)] if stage.dice.random() < 0.7 else ["--keep-daily", "1"]
-    said = stage.command("prune", *rules)
-    if said.code not in (0, ATTENTION):
+    name, strike = strikes.draw(stage, FRESH, imports=False)
+    said = stage.command("prune", *rules, strike=strike)
+    if strike is None and said.code not in (0, ATTENTION):
         raise Fault(f"(d) prune {rules} that nothing came over ends with {said.code}: {said.err}")
     left = stage.stored()
     for lab in stage.model.labs:
@@ -210,7 +211,7 @@ def prune(stage: Stage) -> str:
         lab.chain = [each for each in lab.chain if each.file_uuid in left]
     if stage.model.strange - left:
         raise Fault("(c) prune deleted files of a stranger")
-    return f"{rules}: {said.code}, {len(left)} left"
+    return f"{rules} {name}: {said.code}, {len(left)} left"
 
 
 def move_clocks(stage: Stage) -> str:

@@ -76,5 +76,5 @@ def check_all(stage: Stage) -> None:
         if said.code not in (0, 10):
             raise Fault(f"(a) {newest.file_uuid} of {lab} cannot be restored: {said.err}")
         check_restored(stage, lab, newest, FRESH, said)
-        stage.servers[FRESH].call("DELETE", f"/projects/{said.rows[0]['project_id']}")
+        stage.servers[FRESH].delete(said.rows[0]["project_id"])
         stage.remove_images(FRESH)

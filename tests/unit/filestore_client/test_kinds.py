@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
-from filestore_client.base.records import Kind
-from filestore_client.kinds import content_type_of, image_format, kind_of, new_record_fields
+from filestore_client.base.records import FileSummary, Kind
+from filestore_client.kinds import content_type_of, image_format, is_wanted, kind_of, new_record_fields
 
 BOOT_SECTOR = bytes(510) + b"\x55\xaa"
 ISO = bytes(0x8001) + b"CD001" + bytes(100)
@@ -82,3 +82,35 @@ def test_zero_says_something() -> None:
 def test_image_has_the_format_that_it_is() -> None:
     fields = new_record_fields("image", "x", b"QFI\xfb", {})
     assert (fields["virt_type"], fields["format"]) == ("qemu", "qcow2")
+
+
+@pytest.mark.parametrize(
+    ("filters", "wanted"),
+    [
+        ({}, {"a", "a/b", "ab", ""}),
+        ({"path": "/"}, {""}),
+        ({"path": "a"}, {"a"}),
+        ({"path": "/a/"}, {"a"}),
+        ({"path": "a", "recursive": "1"}, {"a", "a/b"}),
+        ({"path": "/", "recursive": "1"}, {"a", "a/b", "ab", ""}),
+        ({"name": "x"}, {"a", "a/b", "ab", ""}),
+        ({"name": "y"}, set()),
+        ({"path": "a", "name": "x"}, {"a"}),
+    ],
+)
+def test_list_of_an_older_server_is_narrowed_here(filters: dict[str, str], wanted: set[str]) -> None:
+    files = [
+        FileSummary(
+            file_uuid="1",
+            filename="x",
+            content_type="",
+            size_bytes=0,
+            blob_sha256="",
+            status="available",
+            expires_at="",
+            created_at="",
+            path=path,
+        )
+        for path in ("a", "a/b", "ab", "")
+    ]
+    assert {file.path for file in files if is_wanted(file, filters)} == wanted

@@ -3,9 +3,9 @@ import { html } from "../html.js";
 import * as api from "../api.js";
 import { fileAddress } from "../files.js";
 import { address, bucketAt, fileAt, path } from "../path.js";
+import { isOver, isReceived, useRights } from "../rights.js";
 import { go } from "../router.js";
-import { session } from "../session.js";
-import { isOver, take } from "../ui/grants.js";
+import { take } from "../ui/grants.js";
 import { DataTable } from "../ui/table.js";
 import { Menu } from "../ui/menu.js";
 import { Badge, Empty, Heading, Name, Time } from "../ui/parts.js";
@@ -18,14 +18,11 @@ const DIRECTIONS = [["received", "given to me"], ["given", "given to others"]];
 const pathOf = (e) => (e.target === "bucket" ? bucketAt(e.bucket_id) : fileAt(e.file_uuid));
 const pageOf = (e) => (e.target === "bucket" ? address`/buckets/${e.bucket_id}` : fileAddress(e));
 
-// Whether it is to the one who looks: its user, or a group or role of it.
-function isReceived(e) {
-  const { user_id: me, groups, roles } = session.get().user;
-  return { user: [me], group: groups, role: roles }[e.principal_type].includes(e.principal_id);
-}
-
 export default function Access() {
   const list = api.useList(path`permissions`, "permissions");
+  const { mayOnBucket, mayOnFile } = useRights();
+  // Only who owns the file, or had admin permission on it, can have given this one.
+  const mayTake = (e) => !isReceived(e) || (e.target === "bucket" ? mayOnBucket : mayOnFile)(e, "admin");
   const columns = [
     { key: "name", title: "On", render: (e) => html`<a href=${pageOf(e)}><${Name}>${e.name}</${Name}></a>` },
     { key: "target", title: "Is a", width: "5rem", hide: "narrow", value: (e) => e.kind || e.target, render: (e) => e.kind || e.target },
@@ -36,7 +33,7 @@ export default function Access() {
     { key: "granted_by", title: "Given by", width: "8rem", hide: "medium", render: (e) => html`<${Name}>${e.granted_by}</${Name}>` },
     { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (e) => html`<${Menu} label="Actions for ${e.permission} of ${e.principal_id} on ${e.name}" items=${[
       { text: `Show the ${e.kind || "bucket"}`, run: () => go(pageOf(e)) },
-      { text: "Remove this access…", tone: "bad", run: async () => (await take(pathOf(e), e)) && list.refresh() },
+      mayTake(e) && { text: "Remove this access…", tone: "bad", run: async () => (await take(pathOf(e), e)) && list.refresh() },
     ]} />` },
   ];
   return html`<${Heading} title="Access" sub="What others may do with your buckets and files, and what you may do with theirs." />

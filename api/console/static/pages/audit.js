@@ -7,15 +7,11 @@ import { useMembers } from "../cluster.js";
 import { counted, fromLocalInput, localInput } from "../format.js";
 import { consoleOf } from "../place.js";
 import { replaceQuery } from "../router.js";
-import { didWhat, Target } from "../ui/audit-entry.js";
+import { ACTIONS, didWhat, EntryTarget, who } from "../ui/audit-entry.js";
 import { PlainTable } from "../ui/plain-table.js";
 import { Action, Badge, Empty, ErrorBox, Heading, Loading, Name, When } from "../ui/parts.js";
 
 const SPANS = [["", "any time"], ["1", "the last hour"], ["24", "the last day"], ["168", "the last 7 days"], ["own", "from … until …"]];
-const ACTIONS = ["add_coordinator", "cancel_job_run", "create_join_token", "create_public_token", "create_ticket", "delete_bucket", "delete_file",
-  "delete_join_token", "delete_user", "drain_node", "forget_node_instance", "grant_permission", "join", "mint_user_token", "put_user",
-  "remove_coordinator", "remove_node", "remove_node_by_force", "renew_user_token", "revoke_node", "revoke_public_token", "revoke_user",
-  "rotate_token_key", "stop_draining_node", "transfer_leader", "trigger_job", "update_file", "withdraw_permission"];
 
 // The API's filters, of the fields of the form.
 function asked({ principal, action, target, span, since, until }) {
@@ -62,7 +58,7 @@ function Silent({ answers, refresh }) {
   const missing = silent(answers);
   if (missing.length === 0) return null;
   return html`<div class="banner warn" role="status"><p>Entries are missing from ${missing.map((each, index) => html`${index > 0 ? ", " : ""}<a
-    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.
+    href=${consoleOf(each.origin, location.hash)} rel="noreferrer">${each.id}</a> (${each.error.message.replace(/\.$/, "")})`)}.${" "}
     <code>filestore audit</code> on the command line asks every member.</p><button type="button" class="small" onClick=${refresh}>Ask again</button></div>`;
 }
 
@@ -70,7 +66,7 @@ function Filters({ typed, setTyped, members, count }) {
   const field = (name) => ({ value: typed[name] || "", onInput: (event) => setTyped({ ...typed, [name]: event.target.value }) });
   return html`<div class="toolbar many">
     <input type="search" aria-label="Who did it" placeholder="Who, such as alice" autocapitalize="off" ...${field("principal")} />
-    <input type="search" aria-label="What was done" placeholder="What, such as delete_file" list="audit-actions" autocapitalize="off" ...${field("action")} />
+    <input type="search" aria-label="What was done" placeholder="Action, such as delete_file" list="audit-actions" autocapitalize="off" ...${field("action")} />
     <datalist id="audit-actions">${ACTIONS.map((name) => html`<option value=${name}></option>`)}</datalist>
     <input type="search" aria-label="To what: an id or a name" placeholder="To what: an id or a name" autocapitalize="off" ...${field("target")} />
     <select aria-label="Through which member" ...${field("member")}><option value="">any member</option>
@@ -83,11 +79,11 @@ function Filters({ typed, setTyped, members, count }) {
 
 function Entries({ entries }) {
   const columns = [
-    { key: "time", title: "When", width: "11rem", small: "5.2rem", render: (e) => html`<${When} at=${e.time} />` },
-    { key: "principal", title: "Who", width: "9rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">nobody known</span>` : html`<${Name}>${e.principal}</${Name}>` },
-    { key: "action", title: "Did", width: "13rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span>` },
-    { key: "target", title: "To", hide: "narrow", render: (e) => html`<span><${Target} text=${e.target} /></span>` },
-    { key: "outcome", title: "Outcome", width: "8rem", hide: "narrow", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
+    { key: "time", title: "When", width: "10.6rem", small: "5.8rem", render: (e) => html`<${When} at=${e.time} />` },
+    { key: "principal", title: "Who", width: "8.2rem", small: "4.6rem", render: (e) => e.principal === "-" ? html`<span class="quiet">${who(e)}</span>` : html`<${Name} title=${e.principal}>${who(e)}</${Name}>` },
+    { key: "action", title: "Did", width: "12rem", small: "auto", render: (e) => html`<span title=${e.action}>${didWhat(e)}</span><span class="brief"> <${EntryTarget} entry=${e} /></span>` },
+    { key: "target", title: "To", hide: "narrow", render: (e) => html`<span><${EntryTarget} entry=${e} /></span>` },
+    { key: "outcome", title: "Outcome", width: "8rem", hide: "medium", render: (e) => html`<${Badge} state=${e.outcome} tone=${e.outcome === "ok" ? "good" : "warn"} />` },
     { key: "member", title: "Through", width: "8.5rem", hide: "medium" },
     { key: "client_address", title: "From", width: "9rem", hide: "wide" },
     { key: "request_id", title: "Request", width: "9rem", hide: "wide", render: (e) => html`<code title="The id of the request in the logs: ${e.request_id}">${e.request_id.slice(-12)}</code>` },

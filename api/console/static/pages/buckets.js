@@ -2,8 +2,8 @@
 import { html } from "../html.js";
 import * as api from "../api.js";
 import { address, bucketAt, path } from "../path.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
-import { isAdmin, session } from "../session.js";
 import { confirm, FormDialog, show } from "../ui/dialog.js";
 import { DataTable } from "../ui/table.js";
 import { Menu } from "../ui/menu.js";
@@ -12,12 +12,10 @@ import { size } from "../format.js";
 import { notify } from "../ui/toast.js";
 
 const GB = 1e9;
-export const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
-const DEFAULT = DEFAULT_BUCKET;
 
-export const mayAdminister = (record) => isAdmin() || record.owner_id === session.get().user?.user_id;
-
-export function Quota({ bucket }) {
+// What a bucket holds. `mayRead`: false where the user sees only some of its files, whose sum this is not.
+export function Quota({ bucket, mayRead = true }) {
+  if (!mayRead) return html`<span class="quiet" title="The totals of a bucket are shown to users who may read all of it.">not shown</span>`;
   if (!bucket.quota_bytes) return html`<span><span class="number">${size(bucket.used_bytes)}</span> <span class="quiet">without a limit</span></span>`;
   const used = bucket.used_bytes + bucket.reserved_bytes;
   const share = used / bucket.quota_bytes;
@@ -53,16 +51,17 @@ export async function removeBucket(bucket) {
 
 export default function Buckets() {
   const list = api.useList(path`buckets`, "buckets");
+  const { mayOnBucket } = useRights();
   const columns = [
     { key: "name", title: "Name", render: (b) => html`<a href=${address`/buckets/${b.bucket_id}`}><${Name}>${b.name}</${Name}></a>` },
-    { key: "file_count", title: "Files", width: "5.5rem", small: "4.2rem", align: "end", render: (b) => b.file_count.toLocaleString("en") },
-    { key: "used_bytes", title: "Used", width: "15rem", hide: "narrow", render: (b) => html`<${Quota} bucket=${b} />` },
+    { key: "file_count", title: "Files", width: "5.5rem", small: "4.2rem", align: "end", render: (b) => mayOnBucket(b, "read") ? b.file_count.toLocaleString("en") : "" },
+    { key: "used_bytes", title: "Used", width: "15rem", hide: "narrow", render: (b) => html`<${Quota} bucket=${b} mayRead=${mayOnBucket(b, "read")} />` },
     { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (b) => html`<${Name}>${b.owner_id}</${Name}>` },
     { key: "created_at", title: "Created", width: "8rem", hide: "medium", render: (b) => html`<${Time} at=${b.created_at} />` },
     { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (b) => html`<${Menu} label="Actions for ${b.name}" items=${[
       { text: "Show", run: () => go(address`/buckets/${b.bucket_id}`) },
-      mayAdminister(b) && { text: "Change…", run: async () => (await edit(b)) && list.refresh() },
-      mayAdminister(b) && b.bucket_id !== DEFAULT && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(b)) && list.refresh() },
+      mayOnBucket(b, "admin") && { text: "Change…", run: async () => (await edit(b)) && list.refresh() },
+      mayOnBucket(b, "admin") && b.bucket_id !== DEFAULT_BUCKET && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(b)) && list.refresh() },
     ]} />` },
   ];
   return html`<${Heading} title="Buckets" sub="Folders with an owner, permissions and a quota.">

@@ -6,8 +6,9 @@ import { counted } from "../format.js";
 import { path } from "../path.js";
 import { consoleOf } from "../place.js";
 import { confirmName } from "../ui/confirm-name.js";
-import { confirm, FormDialog, show } from "../ui/dialog.js";
+import { confirm } from "../ui/dialog.js";
 import { Menu } from "../ui/menu.js";
+import { addMachine } from "../ui/node-actions.js";
 import { DataTable } from "../ui/table.js";
 import { Action, Badge, Empty, Heading, Name, Time } from "../ui/parts.js";
 import { notify } from "../ui/toast.js";
@@ -41,22 +42,6 @@ function remove(coordinator, voters) {
   });
 }
 
-function add() {
-  return show((close) => html`<${FormDialog} title="Add a coordinator" close=${close} action="Add it" submit=${async (values) => {
-    const added = await api.post(path`cluster/coordinators`, { ...values, peer_port: Number(values.peer_port), api_port: Number(values.api_port) });
-    notify(`${added.id} is a learner: it votes once it has caught up.`, "good");
-    return added;
-  }}><p>The short way needs no form: run <code>sudo filestore token setup --data /var/lib/filestore/coordinator</code> on a coordinator, and
-    <code>sudo filestore setup --join</code> on the new machine, which asks for the line that the first command printed.</p>
-    <p>This form adds a coordinator that was made by hand and runs already: <code>filestore coordinator bundle</code> on a coordinator; with that file,
-    <code>filestore coordinator init --bundle FILE --id c4 --address ADDRESS --data DIR</code> and <code>filestore coordinator run --data DIR</code> on the new machine.</p>
-    <div class="pair"><label>Name<input name="id" required maxlength="63" pattern="[a-z0-9]([a-z0-9\\-]{0,61}[a-z0-9])?" placeholder="c4"
-        title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
-      <label>Address<input name="address" required placeholder="10.0.0.4 or c4.example.org" autocomplete="off" /></label>
-      <label>Client port<input name="api_port" type="number" min="1" max="65535" required value="7441" /></label>
-      <label>Member port<input name="peer_port" type="number" min="1" max="65535" required value="7442" /></label></div></${FormDialog}>`);
-}
-
 export default function Coordinators() {
   const status = useStatus(3000);
   const authority = api.usePolled((signal) => api.get(path`cluster/ca`, { signal }), [], { everyMs: 30_000 });
@@ -85,9 +70,9 @@ export default function Coordinators() {
   ];
   return html`<${Heading} title="Coordinators" sub="They keep the records and order all changes. A majority must answer for any change.">
       <${Action} run=${() => handOver()} onDone=${(done) => done && status.refresh()} disabled=${!status.data?.leader || rows.length < 2}>Hand the lead over…</${Action}>
-      <${Action} tone="primary" run=${add} onDone=${(done) => done && status.refresh()}>Add a coordinator…</${Action}></${Heading}>
+      <${Action} tone="primary" run=${() => addMachine({ nodeOnly: false })} onDone=${status.refresh}>Add a coordinator…</${Action}></${Heading}>
     ${status.data && !status.data.leader && html`<p class="banner bad" role="alert">No coordinator leads: nothing can be changed. ${answering} of ${rows.length} answer,
-      and more than half must: start those that are unreachable. This page goes on looking.</p>`}
+      and more than half must: start those that are unreachable. This page refreshes itself.</p>`}
     <${DataTable} label="Coordinators" noun="coordinator" rows=${rows} keyOf=${(c) => c.id} columns=${columns}
       search=${{ label: "Search by name or role", text: (c) => `${c.id} ${c.role} ${c.membership}` }}
       isLoading=${status.isLoading} error=${status.error} refresh=${status.refresh} sort=${{ key: "id", down: false }}

@@ -1,9 +1,12 @@
 // One file of any kind: its record, what is in it, its links, who has access, and what was done with it.
-import { html, useState } from "../html.js";
+import { html } from "../html.js";
 import * as api from "../api.js";
 import { download, KINDS, recordAt, remove, rename, share } from "../files.js";
+import { moveFile } from "../folders/actions.js";
+import { folderAddress } from "../folders/listing.js";
 import { counted } from "../format.js";
 import { address, fileAt, path } from "../path.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
 import { isAdmin } from "../session.js";
 import { Grants } from "../ui/grants.js";
@@ -14,7 +17,6 @@ import { Menu } from "../ui/menu.js";
 import { Preview } from "../ui/preview.js";
 import { editFields, factsOf } from "../ui/record.js";
 import { Action, Badge, Card, Copy, ErrorBox, Facts, Heading, Loading, Name, Size, Time } from "../ui/parts.js";
-import { DEFAULT_BUCKET, mayAdminister } from "./buckets.js";
 
 // The name of a bucket, of those that one may see; else "".
 async function bucketName(id, signal) {
@@ -41,26 +43,29 @@ async function find(id, said, signal) {
 
 export default function File({ params, query }) {
   const { data, error, refresh } = api.usePolled((signal) => find(params.uuid, query.kind, signal), [params.uuid, query.kind]);
+  const { mayOnFile } = useRights();
   if (error && !data) return html`<${Heading} title="File" /><${ErrorBox} error=${error} retry=${refresh} />`;
   if (!data) return html`<${Heading} title="File" /><${Loading} lines=${8} />`;
   const { kind, file, bucket } = data;
   const isHere = file.status === "available";
-  const mayAll = mayAdminister(file);
+  const [mayChange, mayAll] = [mayOnFile(file, "write"), mayOnFile(file, "admin")];
   return html`<${Heading} name=${file.filename} title=${html`<${Name}>${file.filename}</${Name}>`}
       sub=${html`One of the <a href="#${KINDS[kind].page}">${KINDS[kind].title.toLowerCase()}</a>. <${Badge} state=${file.status} />`}>
       <${Action} tone="primary" disabled=${!isHere} run=${() => download(file)}>Download</${Action}>
-      <${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>
-      <${Menu} label="More for this file" text="More ▾" items=${[
+      ${mayAll && html`<${Action} disabled=${!isHere} run=${async () => (await share(file)) && refresh()}>Share…</${Action}>`}
+      ${mayChange && html`<${Menu} label="More for this file" text="More ▾" items=${[
         { text: "Rename…", run: async () => (await rename(file, kind)) && refresh() },
+        { text: "Move to a folder…", run: async () => (await moveFile(file, kind)) && refresh() },
         { text: "Change its details…", run: async () => (await editFields(file, kind)) && refresh() },
-        { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
-      ]} /></${Heading}>
+        mayAll && { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
+      ]} />`}</${Heading}>
     <${ErrorBox} error=${error} retry=${refresh} />
     <div class="cards"><${Card} title="Record"><${Facts} rows=${[
       ["Size", html`<${Size} bytes=${file.size_bytes} />`],
       ["Type", file.content_type],
       ["Owner", html`<${Name}>${file.owner_id}</${Name}>`],
       ["Bucket", html`<a href=${address`/buckets/${file.bucket_id}`}><${Name}>${bucket || file.bucket_id}</${Name}></a>`],
+      ["Folder", file.path && html`<a href=${folderAddress(file.bucket_id, file.path)}><${Name}>${file.path}</${Name}></a>`],
       ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
       ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
       ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],
@@ -71,8 +76,9 @@ export default function File({ params, query }) {
     ${isHere && html`<${Replicas} id=${file.file_uuid} />`}
     ${kind === "project" && isHere && html`<${Manifest} file=${file} />`}
     ${isHere && html`<${Preview} file=${file} />`}
-    <${Private} file=${file} mayAll=${mayAll} />
-    ${isAdmin() && html`<${History} id=${file.file_uuid} />`}`;
+    ${mayAll && html`<${Card} title="Links"><${Links} file=${file} /></${Card}>
+    <${Card} title="Who has access"><${Grants} on=${fileAt(file.file_uuid)} of="this file" /></${Card}>`}
+    ${isAdmin() && html`<${History} file=${file} />`}`;
 }
 
 // Which nodes hold the content.
@@ -82,15 +88,4 @@ function Replicas({ id }) {
     ${!data && !error && html`<${Loading} lines=${1} />`}
     ${data && html`<p>${counted(data.count, "node holds", "nodes hold")} all of it: ${data.nodes.map((node) => html`<${Badge} tone="good">${node}</${Badge}> `)}</p>`}
   </${Card}>`;
-}
-
-// Links and permissions need admin on the file: shown at once to who surely has it, else when it is asked for.
-function Private({ file, mayAll }) {
-  const [isAsked, setIsAsked] = useState(mayAll);
-  if (!isAsked) {
-    return html`<${Card} title="Links and access"><p>Only who has admin permission on this file sees them.
-      <button type="button" class="small outline" onClick=${() => setIsAsked(true)}>Show them</button></p></${Card}>`;
-  }
-  return html`<${Card} title="Links"><${Links} file=${file} /></${Card}>
-    <${Card} title="Who has access"><${Grants} on=${fileAt(file.file_uuid)} of="this file" /></${Card}>`;
 }

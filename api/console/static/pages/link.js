@@ -13,9 +13,9 @@ async function look(url) {
   const response = await fetch(url, { method: "HEAD", credentials: "omit", cache: "no-store" });
   if (!response.ok) {
     const error = await errorOf(response);
-    error.message = { 404: "There is no such link.", 410: ENDED, 429: "Too many tries from your network." }[error.status] || "The file cannot be had now.";
-    error.advice = { 404: "Look whether you have all of it.", 429: "Wait a minute, then load the page again." }[error.status]
-      || "Ask whoever sent you the link for another one.";
+    error.message = { 404: "There is no such link.", 410: ENDED, 429: "There were too many attempts from your network." }[error.status] || "The file is not available now.";
+    error.advice = { 404: "Check that you have all of it.", 410: "Ask the person who sent it for another one." }[error.status]
+      || "Wait a minute, then reload the page.";
     throw error;
   }
   const field = (name) => response.headers.get(name) || "";

@@ -3,6 +3,7 @@ import { html } from "../html.js";
 import * as api from "../api.js";
 import { clock, DISKS, isSilent, NODE_STATES, stateOf, useStatus } from "../cluster.js";
 import { counted, size } from "../format.js";
+import { runbookAddress } from "../markdown.js";
 import { address, path } from "../path.js";
 import { consoleOf } from "../place.js";
 import { go } from "../router.js";
@@ -61,7 +62,7 @@ function Troubles({ node, findings }) {
   const own = findings.filter((finding) => finding.problem.split(/[^a-z0-9-]+/).includes(node.id));
   if (own.length === 0) return null;
   return html`<${Card} title="Problems"><ul class="plain-list">${own.map((finding) => html`<li class="spread"><span class="one-line">${finding.problem}</span>
-    <span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}<span>runbook: ${finding.runbook}</span></span></li>`)}</ul>
+    <span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}${finding.runbook && html`<a href=${runbookAddress(finding.runbook)}>What to do</a>`}</span></li>`)}</ul>
     ${node.poison_count > node.poison.length && html`<p class="quiet">${counted(node.poison_count, "thing")} on its disk in all.</p>`}</${Card}>`;
 }
 

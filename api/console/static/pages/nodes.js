@@ -7,7 +7,7 @@ import { duration, size } from "../format.js";
 import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { DiskBar, DiskState, NodeState } from "../ui/cluster-overview.js";
-import { addNode, drain, endToken, remove, revoke, undrain } from "../ui/node-actions.js";
+import { addMachine, drain, endToken, remove, revoke, undrain } from "../ui/node-actions.js";
 import { Menu } from "../ui/menu.js";
 import { PlainTable } from "../ui/plain-table.js";
 import { DataTable } from "../ui/table.js";
@@ -36,8 +36,8 @@ export default function Nodes() {
     { key: "state", title: "State", width: "8rem", value: stateOf, render: (n) => html`<${NodeState} node=${n} />` },
     { key: "used", title: "Disk", width: "16rem", hide: "narrow", value: used, render: (n) => isSilent(n) ? html`<span class="quiet">no heartbeat yet</span>`
       : html`<span class="quota">${n.disk === "ok" ? html`<span class="number">${size(used(n))} of ${size(n.total_bytes)}</span>` : html`<${DiskState} node=${n} />`}<${DiskBar} node=${n} /></span>` },
-    { key: "uploads", title: "Uploads", width: "6rem", align: "end", hide: "medium" },
-    { key: "heard_ms_ago", title: "Heard", width: "6.5rem", hide: "narrow", render: heard },
+    { key: "uploads", title: "Uploads", width: "7rem", align: "end", hide: "medium" },
+    { key: "heard_ms_ago", title: "Heard", width: "6.5rem", hide: "medium", render: heard },
     { key: "clock", title: "Clock", width: "7rem", hide: "wide", value: clock, render: (n) => clock(n) === "" ? html`<span class="quiet">unknown</span>` : clock(n) },
     { key: "version", title: "Version", width: "6rem", hide: "wide", value: (n) => n.version || "", render: (n) => n.version || html`<span class="quiet">unknown</span>` },
     { key: "certificate_expires_at", title: "Certificate", width: "7.5rem", hide: "medium", value: (n) => n.certificate_expires_at || "", render: (n) => html`<${Time} at=${n.certificate_expires_at} none="unknown" />` },
@@ -46,7 +46,7 @@ export default function Nodes() {
       { text: "Show", run: () => go(address`/nodes/${n.id}`) }, ...nodeItems(n, status.refresh)]} />` },
   ];
   return html`<${Heading} title="Nodes" sub="Nodes store the content of files. Their certificates are renewed automatically, days before they expire.">
-      <${Action} tone="primary" run=${addNode} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
+      <${Action} tone="primary" run=${() => addMachine({ nodeOnly: true })} onDone=${status.refresh}>Add a node…</${Action}></${Heading}>
     <${DataTable} label="Nodes" noun="node" rows=${rows} keyOf=${(n) => n.id} columns=${columns}
       search=${{ label: "Search by name, zone or state", text: (n) => `${n.id} ${n.zone} ${stateOf(n)} ${n.url}` }}
       isLoading=${status.isLoading} error=${status.error} refresh=${status.refresh} sort=${{ key: "id", down: false }}

@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { fileAddress, KINDS } from "../files.js";
 import { counted, size } from "../format.js";
 import { address, path } from "../path.js";
+import { useRights } from "../rights.js";
 import { isAdmin, session } from "../session.js";
 import { ChooseFiles } from "../uploads/drop.js";
 import { useUploads } from "../uploads/engine.js";
@@ -35,6 +36,7 @@ export default function Overview() {
   const buckets = api.usePolled((signal) => api.list(path`buckets`, "buckets", { signal, rowsMax: 1000 }), [], { everyMs: 30_000 });
   const here = useUploads().filter((each) => !["stored", "failed"].includes(each.state));
   const user = session.get().user;
+  const { mayOnBucket } = useRights();
   return html`<${Heading} title="Overview" sub=${html`Welcome, <${Name}>${user.user_id}</${Name}>.`}>
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
     ${isAdmin() && html`<${ClusterOverview} />`}
@@ -42,11 +44,11 @@ export default function Overview() {
     <${ErrorBox} error=${files.error || buckets.error} retry=${() => (files.refresh(), buckets.refresh())} />
     <div class="cards"><${Card} title="Your files">${files.data ? html`<p class="big">${counted(files.data.mine, "file")}${" "}<span class="quiet">${size(files.data.bytes)}</span></p>
         <ul class="plain-list">${files.data.kinds.map((each) => html`<li class="spread"><a href="#${each.page}">${each.title}</a>
-          <span><span class="number">${each.mine.toLocaleString("en")}</span>${each.count > each.mine ? html` <span class="quiet">and
+          <span><span class="number">${each.mine.toLocaleString("en")}</span>${each.count > each.mine ? html` <span class="quiet">and${" "}
           ${(each.count - each.mine).toLocaleString("en")} of others</span>` : ""}</span></li>`)}</ul>`
       : html`<${Loading} lines=${4} />`}</${Card}>
     <${Card} title="Buckets" actions=${html`<a href="#/buckets">All</a>`}>${buckets.data ? html`<ul class="plain-list">${buckets.data.rows.slice(0, RECENT).map(
-      (bucket) => html`<li class="spread"><a href=${address`/buckets/${bucket.bucket_id}`}><${Name}>${bucket.name}</${Name}></a><${Quota} bucket=${bucket} /></li>`)}</ul>`
+      (bucket) => html`<li class="spread"><a href=${address`/buckets/${bucket.bucket_id}`}><${Name}>${bucket.name}</${Name}></a><${Quota} bucket=${bucket} mayRead=${mayOnBucket(bucket, "read")} /></li>`)}</ul>`
       : html`<${Loading} lines=${4} />`}</${Card}></div>
     <${Card} title="Latest files">${!files.data ? html`<${Loading} lines=${5} />` : files.data.recent.length === 0
       ? html`<${Empty} title="No files yet.">Drop a project, a disk image or any other file anywhere on this page.</${Empty}>`

@@ -6,9 +6,10 @@ import { duration, size, speed } from "../format.js";
 import { fileAt, path } from "../path.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
+import { joined } from "../folders/paths.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
 import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
-import { forget, remembered } from "../uploads/memory.js";
+import { forget, remembered, sentByATab } from "../uploads/memory.js";
 import { confirm } from "../ui/dialog.js";
 import { Action, Badge, Bar, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
 
@@ -24,11 +25,9 @@ export default function Uploads() {
   const hasStored = here.some((each) => each.state === "stored");
   return html`<${Heading} title="Uploads" sub="Drop files or folders anywhere, on any page.">
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
-    <${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
-      ${here.length === 0
-        ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above.</${Empty}>`
-        : html`<ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul>`}
-    </${Card}><${Earlier} here=${here} />`;
+    ${here.length > 0 && html`<${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
+      <ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul></${Card}>`}
+    <${Earlier} here=${here} />`;
 }
 
 function One({ each }) {
@@ -41,20 +40,20 @@ function One({ each }) {
     : state === "stored" ? size(total) : `${size(sent)} of ${size(total)}`;
   const abandon = () => confirm({ title: "Discard this upload?", names: [each.filename], action: "Discard the upload",
     text: "The bytes that were uploaded so far are deleted.", run: () => giveUp(id) });
-  const startOver = async () => {
-    if (await offer([each.file], { bucket: each.fields.bucket_id })) await giveUp(id);
+  const startOver = async (bucket = each.fields.bucket_id) => {
+    if (await offer([{ file: each.file, folder: "" }], { bucket, folder: each.fields.path })) await giveUp(id);
   };
   return html`<li><div class="what">${state === "stored"
-      ? html`<a href=${fileAddress(each)}><${Name}>${each.filename}</${Name}></a>`
-      : html`<${Name}>${each.filename}</${Name}>`}
+      ? html`<a href=${fileAddress(each)}><${Name}>${joined(each.fields.path || "", each.filename)}</${Name}></a>`
+      : html`<${Name}>${joined(each.fields.path || "", each.filename)}</${Name}>`}
       <${Badge} tone=${TONES[state]}>${state}</${Badge}></div>
     <${Bar} value=${state === "stored" ? 1 : sent} max=${state === "stored" ? 1 : total || 1} label="Progress of ${each.filename}" tone=${state === "stored" ? "good" : "info"} />
     <div class="below"><span class="quiet number">${words}</span><span class="actions">
       ${PAUSABLE.includes(state) && html`<${Action} label="Pause ${each.filename}" run=${() => pause(id)}>Pause</${Action}>`}
       ${["paused", "failed"].includes(state) && html`<${Action} label="Resume ${each.filename}" run=${() => resume(id)}>Resume</${Action}>`}
-      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${startOver}>Choose another bucket…</${Action}>`}
+      ${each.error?.code === "payload_too_large" && html`<${Action} label="Choose another bucket for ${each.filename}" run=${() => startOver("")}>Choose another bucket…</${Action}>`}
       ${state === "file differs" && html`${!isStored(each) && html`<${ChooseAgain} filename=${each.filename} chosen=${(file) => replace(id, file)} />`}
-        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${startOver}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
+        ${each.error.code !== "file_changed" && html`<${Action} label="Start over with ${each.file.name}" run=${() => startOver()}>${isStored(each) ? "Upload this file…" : "Start over with this file…"}</${Action}>`}`}
       ${isStored(each) ? state !== "stored" && html`<${Action} label="Remove ${each.filename} from this list" run=${() => giveUp(id)}>Remove</${Action}>`
         : html`<${Action} label="Discard ${each.filename}" run=${abandon}>Discard…</${Action}>`}</span></div>
     ${each.error && html`<${ErrorBox} error=${each.error} />`}
@@ -89,7 +88,8 @@ function Earlier({ here }) {
     await Promise.all(found.filter((row) => row.status === "uploading").slice(0, OFFSETS_ASKED_MAX).map(async (row) => {
       row.arrived = await arrivedOf(row.file_uuid, signal);
     }));
-    return found;
+    const sent = await sentByATab(found.map((row) => row.file_uuid));
+    return found.map((row) => ({ ...row, isSent: sent.has(row.file_uuid) }));
   }, [here.length, here.filter((each) => each.state === "stored").length], { everyMs: 20_000 });
   const own = new Set(here.map((each) => each.file_uuid));
   const rows = (data || []).filter((row) => !own.has(row.file_uuid));
@@ -99,9 +99,11 @@ function Earlier({ here }) {
     const alive = new Set(data.map((row) => row.file_uuid));
     for (const id of marks.keys()) if (!alive.has(id) && !own.has(id)) forget(id);
   }, [data]);
-  return html`<${Card} title="Begun earlier"><${ErrorBox} error=${error} retry=${refresh} />
+  const isEmpty = !isLoading && !error && rows.length === 0;
+  if (isEmpty && here.length > 0) return null;
+  return html`<${Card} title=${isEmpty ? "No uploads" : "Started earlier"}><${ErrorBox} error=${error} retry=${refresh} />
     ${isLoading && !data ? html`<${Loading} lines=${2} />`
-      : rows.length === 0 ? html`<${Empty} title="None.">Interrupted uploads are listed here.</${Empty}>`
+      : isEmpty ? html`<${Empty} title="Nothing is being uploaded.">Drop files here, or choose them above. Interrupted uploads are listed here too.</${Empty}>`
       : html`<ul class="uploads">${rows.map((row) => html`<${Waiting} key=${row.file_uuid} row=${row} mark=${marks.get(row.file_uuid)} refresh=${refresh} />`)}</ul>`}
   </${Card}>`;
 }
@@ -122,9 +124,14 @@ function Waiting({ row, mark, refresh }) {
       await discard(row.file_uuid);
       refresh();
     } });
-  return html`<li><div class="what"><${Name}>${row.filename}</${Name}><${Badge} state=${row.status} /></div>
-    <div class="below"><span class="quiet">${row.arrived === undefined ? size(total) : `stopped at ${size(row.arrived)} of ${size(total)}`}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}. To resume, choose
-      its file: it is compared with what was uploaded.</span>
-    <span class="actions">${servesContent && total > 0 && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
+  const bytes = row.arrived === undefined ? size(total) : `${size(row.arrived)} of ${size(total)}`;
+  // What another client sends may be under way: only this browser knows that it stopped here.
+  const isStopped = Boolean(mark) && !row.isSent;
+  return html`<li><div class="what"><${Name}>${joined(row.path || "", row.filename)}</${Name}>${isStopped && row.arrived !== undefined
+      ? html`<${Badge} tone="warn">stopped at ${bytes}</${Badge}>` : html`<${Badge} state=${row.status} />`}</div>
+    <${Bar} value=${row.arrived ?? 0} max=${total || 1} label="Progress of ${row.filename}" tone=${isStopped ? "warn" : "info"} />
+    <div class="below"><span class="quiet">${bytes}, started <${Time} at=${row.created_at} />${mark ? "" : ", not with this browser"}.${" "}
+      ${row.isSent ? "Another tab of this browser is sending it." : "To resume, choose its file: it is compared with what was uploaded."}</span>
+    <span class="actions">${servesContent && total > 0 && !row.isSent && html`<${ChooseAgain} filename=${row.filename} chosen=${goOn} />`}
       <${Action} label="Discard ${row.filename}" run=${abandon}>Discard…</${Action}></span></div></li>`;
 }

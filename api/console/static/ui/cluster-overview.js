@@ -2,11 +2,12 @@
 import { html, useRef } from "../html.js";
 import * as api from "../api.js";
 import { merged, newest } from "../audit.js";
-import { DISKS, HEALTH, NODE_STATES, inWords, isSilent, progressOf, stateOf, took, useMembers, useStatus } from "../cluster.js";
+import { DISKS, HEALTH, NODE_STATES, inWords, isSilent, progressOf, stateOf, took, usable, useMembers, useStatus } from "../cluster.js";
 import { now } from "../clock.js";
 import { fileAddress, KINDS } from "../files.js";
 import { counted, size } from "../format.js";
 import { address } from "../path.js";
+import { runbookAddress } from "../markdown.js";
 import { Event } from "./audit-entry.js";
 import { Badge, Bar, Card, Empty, ErrorBox, Loading, Name, Size, Time } from "./parts.js";
 
@@ -29,19 +30,21 @@ function Health({ cluster }) {
       <span class="quiet"> ${sentence}</span></p>
     ${cluster.findings.length > 0 && html`<ul class="plain-list findings">${cluster.findings.map((finding) => html`<li class="spread">
       <span class="one-line">${finding.problem}</span><span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}
-      <span class="code" title="The section of docs/runbook.md that explains what to do">${finding.runbook}</span></span></li>`)}</ul>
-      <p class="quiet">The name at the end of a line is the section of docs/runbook.md that explains what to do.</p>`}
+      ${finding.runbook && html`<a href=${runbookAddress(finding.runbook)}>What to do</a>`}</span></li>`)}</ul>`}
     <p class="quiet">${counted(cluster.files, "file")} with ${counted(cluster.blobs, "different content")}, ${size(cluster.blob_bytes)} without the copies.
       ${cluster.leader ? html` <a href="#/coordinators">${cluster.leader}</a> leads ${counted(cluster.coordinators.length, "coordinator")}.` : " No coordinator leads."}</p></${Card}>`;
 }
 
 function Capacity({ cluster }) {
   const known = cluster.nodes.filter((node) => !isSilent(node));
-  const total = known.reduce((sum, node) => sum + node.total_bytes, 0);
-  const free = known.reduce((sum, node) => sum + node.free_bytes, 0);
+  const takers = known.filter((node) => stateOf(node) === "healthy");
+  const copies = cluster.replicas_wanted || 1; // 0 from an older version
+  const free = usable(takers.map((node) => node.free_bytes), copies);
+  const total = usable(known.map((node) => node.total_bytes), copies);
   return html`<${Card} title="Capacity" actions=${html`<a href="#/nodes">Nodes</a>`}>
     ${cluster.nodes.length === 0 ? html`<${Empty} title="No nodes yet."><a href="#/nodes">Add one</a>. Nodes store the content of files.</${Empty}>`
-      : html`<p class="big">${size(free)} <span class="quiet">free of ${size(total)} on ${counted(known.length, "node")}</span></p>
+      : html`<p class="big">${size(free)} <span class="quiet">of ${size(total)} free for files${copies > 1 && `, with ${copies} copies of each`}</span></p>
+    <p class="quiet">The disks of ${counted(known.length, "node")}, with all copies and whatever else is on them:</p>
     <ul class="plain-list">${cluster.nodes.map((node) => html`<li><div class="spread"><a href=${address`/nodes/${node.id}`}>${node.id}</a>
       <span class="right">${stateOf(node) !== "healthy" && html`<${NodeState} node=${node} />`}${node.disk !== "ok" && html`<${DiskState} node=${node} />`}
       <span class="number quiet">${isSilent(node) ? "no heartbeat yet" : `${size(node.total_bytes - node.free_bytes)} of ${size(node.total_bytes)}`}</span></span></div>
@@ -84,9 +87,8 @@ function useUploading() {
 function GoingOn({ cluster }) {
   const uploads = useUploading();
   const rows = uploads.data?.rows || [];
-  const isIdle = cluster.runs.length === 0 && rows.length === 0;
+  if (cluster.runs.length === 0 && rows.length === 0) return null;
   return html`<${Card} title="In progress" actions=${html`<a href="#/jobs">Jobs</a>`}>
-    ${isIdle && !uploads.isLoading && html`<${Empty} title="Nothing is running.">Jobs and uploads appear here while they run.</${Empty}>`}
     <ul class="plain-list">${cluster.runs.map((run) => html`<li key=${run.run_id}><div class="spread"><a href=${address`/jobs/runs/${run.run_id}`}>${run.job_name}</a>
       <span class="quiet">for ${took(run)}${progressOf(run).wait && `, ${progressOf(run).wait} left`}</span></div><${RunBar} run=${run} />
       <span class="quiet">${inWords(run) || "Starting."}</span></li>`)}
@@ -107,8 +109,8 @@ function Events() {
     (signal) => newest(members || [], { limit: EVENTS_SHOWN }, signal), [key], { everyMs: 20_000 });
   const entries = merged(data || []).slice(0, EVENTS_SHOWN);
   const isComing = !members || isLoading;
+  if (!isComing && !error && entries.length === 0) return null;
   return html`<${Card} title="Latest events" actions=${html`<a href="#/audit">All</a>`}><${ErrorBox} error=${error} retry=${refresh} />
     ${isComing && html`<${Loading} lines=${4} />`}
-    ${!isComing && !error && entries.length === 0 && html`<${Empty} title="There are no entries yet.">The actions of users appear here.</${Empty}>`}
     <ul class="plain-list">${entries.map((entry) => html`<${Event} entry=${entry} />`)}</ul></${Card}>`;
 }

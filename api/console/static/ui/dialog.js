@@ -29,14 +29,26 @@ export function Dialogs() {
 
 const Fragmented = ({ draw, close }) => draw(close);
 
+// Where the dialog came from, or the heading of the page: what is deleted in a dialog takes its button with it, now or later.
+function focusAgain(opener) {
+  const atHeading = () => document.querySelector("main h1")?.focus({ preventScroll: true });
+  if (!opener?.isConnected || opener === document.body) return atHeading();
+  opener.addEventListener("blur", () => setTimeout(() => !opener.isConnected && document.activeElement === document.body && atHeading()), { once: true });
+  return opener.focus({ preventScroll: true });
+}
+
 // A modal dialog. `title`, the content as children, `close`.
 export function Dialog({ title, close, children, wide }) {
   const element = useRef(null);
   const id = useId();
   useLayoutEffect(() => {
     const opener = document.activeElement;
-    element.current.showModal();
-    return () => opener?.isConnected && opener.focus();
+    const dialog = element.current;
+    dialog.showModal();
+    return () => {
+      dialog.close(); // until then, nothing outside of it takes the focus
+      focusAgain(opener);
+    };
   }, []);
   return html`<dialog ref=${element} aria-labelledby=${id} onCancel=${(event) => {
     event.preventDefault();
@@ -57,8 +69,9 @@ export async function inTurn(items, act, { signal, tell }) {
 
 // A form in a dialog. `submit(values, work)` is awaited: what it returns closes the dialog, what it raises is shown.
 // It may send several requests: `work.signal` is aborted when the dialog goes away, by whatever way, or somebody stops
-// it, and none is sent after that; `work.tell(done, total)` shows how far it is, and makes Cancel a button that stops.
-export function FormDialog({ title, close, submit, action = "Save", tone = "", children, wide }) {
+// it, and none is sent after that; `work.tell(done, total)` shows how far it is, in `words` if there are any, and makes Cancel a button that stops.
+// isReady: false while what the form is about is still being read.
+export function FormDialog({ title, close, submit, action = "Save", tone = "", children, wide, isReady = true }) {
   const [error, setError] = useState(null);
   const [isBusy, setIsBusy] = useState(false);
   const [progress, setProgress] = useState(null);
@@ -71,7 +84,7 @@ export function FormDialog({ title, close, submit, action = "Save", tone = "", c
     setIsBusy(true);
     setError(null);
     try {
-      const tell = (done, total) => total > 1 && setProgress({ done, total });
+      const tell = (done, total, words) => (total > 1 || words) && setProgress({ done, total, words });
       close((await submit(Object.fromEntries(new FormData(event.target)), { signal, tell })) ?? true);
     } catch (problem) {
       if (signal.aborted) close();
@@ -90,9 +103,9 @@ export function FormDialog({ title, close, submit, action = "Save", tone = "", c
   return html`<${Dialog} title=${title} close=${stop} wide=${wide}><form onSubmit=${send}>
     ${children}<${ErrorBox} error=${error} />
     ${progress && html`<${Bar} value=${progress.done} max=${progress.total} label="Progress" />
-      <p role="status">${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")}${isStopping ? ", stopping" : ""}</p>`}
+      <p role="status">${progress.words || `${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")}`}${isStopping ? ", stopping" : ""}</p>`}
     <footer><button type="button" class="outline" onClick=${stop}>${progress ? "Stop" : "Cancel"}</button>
-      <button type="submit" class=${tone} aria-busy=${isBusy} disabled=${isBusy}>${action}</button></footer>
+      <button type="submit" class=${tone} aria-busy=${isBusy} disabled=${isBusy || !isReady}>${action}</button></footer>
   </form></${Dialog}>`;
 }
 

@@ -1,9 +1,10 @@
 // Permissions on a bucket or a file: who has them, until when; to give and to take. `on`: `fileAt(id)`, `bucketAt(id)`.
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
-import { inHours, now } from "../clock.js";
+import { inHours } from "../clock.js";
 import { fromLocalInput, localInput } from "../format.js";
 import { path } from "../path.js";
+import { isOver } from "../rights.js";
 import { isAdmin, session } from "../session.js";
 import { confirm, FormDialog, show } from "./dialog.js";
 import { DataTable } from "./table.js";
@@ -74,8 +75,6 @@ export function take(on, entry) {
     run: () => api.del(path`${on}/permissions/${entry.id}`),
   });
 }
-
-export const isOver = (entry) => Boolean(entry.expires_at) && new Date(entry.expires_at) <= now();
 
 export function Grants({ on, of }) {
   const list = api.useList(path`${on}/permissions`, "permissions", {}, { everyMs: 20_000 });

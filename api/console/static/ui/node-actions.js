@@ -89,20 +89,48 @@ export function forgetInstance(node) {
   });
 }
 
-// A join token, and the command that a new node is made with.
-export async function addNode() {
-  const made = await show((close) => html`<${FormDialog} title="Add a node" close=${close} action="Create a join token" submit=${async (values, { signal }) => {
+const ADDRESS = "[0-9a-zA-Z.:\\-]+";
+
+// The name and the address of a new machine, as fields.
+const Machine = ({ example }) => html`<div class="pair"><label>Name of the machine<input name="name" required pattern=${MEMBER} maxlength="63" placeholder=${example}
+      title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
+    <label>Its address<input name="address" required placeholder="10.0.0.14 or ${example}.example.org" autocomplete="off" maxlength="253" pattern=${ADDRESS}
+      title="An IP address or a DNS name, where clients and other members reach it" /></label></div>`;
+
+// The two commands that add a machine. The first makes a secret with the key that only coordinators have, which is why no
+// page can show it.
+export function addMachine({ nodeOnly }) {
+  const what = nodeOnly ? "node" : "coordinator";
+  return show((close) => html`<${FormDialog} title="Add a ${what}" close=${close} action="Show the commands" submit=${(values) => values}>
+    <p>${nodeOnly ? "The new machine becomes a node, which stores the content of files." : "The new machine becomes a coordinator and a node. Three or five coordinators are sensible."}
+      It needs the Debian package of Filestore.</p><${Machine} example=${nodeOnly ? "n4" : "c4"} /></${FormDialog}>`).then((values) => values && showCommands(what, values, nodeOnly));
+}
+
+function showCommands(what, { name, address }, nodeOnly) {
+  const token = "sudo filestore token setup --data /var/lib/filestore/coordinator";
+  const join = `sudo filestore setup --join --name ${name} --address ${address}${nodeOnly ? " --node-only" : ""}`;
+  return show((close) => html`<${Dialog} title="Add the ${what} ${name}" close=${close} wide>
+    <p>1. On a machine that has a coordinator. This prints a line with a secret text that works once, within half an hour:</p>
+    <pre class="text command" tabindex="0" aria-label="The first command">${token}</pre><p><${Copy} text=${token} label="Copy the first command" /></p>
+    <p>2. On the new machine. This asks for that text, which begins with FSS1:</p>
+    <pre class="text command" tabindex="0" aria-label="The second command">${join}</pre><p><${Copy} text=${join} label="Copy the second command" /></p>
+    <p class="quiet">The ${what} appears in the list within a minute, and starts with its machine from then on. Add <code>--zone</code> if machines may fail
+      together, such as those of a rack. <a href="#/help/machines?at=add-a-machine">More about adding machines</a></p>
+    <footer>${nodeOnly && html`<button type="button" class="outline" onClick=${() => {
+      close(true);
+      addByToken(name, address);
+    }}>Without setup…</button>`}<button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
+}
+
+// A join token, and the command that makes a node with it: for machines that are set up by other means.
+async function addByToken(name, address) {
+  const made = await show((close) => html`<${FormDialog} title="Add a node without setup" close=${close} action="Create a join token" submit=${async (values, { signal }) => {
     const authority = await api.get(path`cluster/ca`, { signal });
-    const minted = await api.post(path`cluster/join-tokens`, { node_id: values.node_id, ttl_seconds: Number(values.ttl_seconds) });
-    return { minted, values, coordinator: urlOf(authority.coordinators[0]) };
-  }}><p>A new machine joins with a token of limited lifetime. The next step shows the command for it.</p>
-    <div class="pair"><label>Name of the node<input name="node_id" required pattern=${MEMBER} maxlength="63" placeholder="n4"
-        title="Small letters, digits and hyphens" autocomplete="off" autofocus /></label>
-      <label>Its address<input name="address" required placeholder="10.0.0.14 or n4.example.org" autocomplete="off" maxlength="253" pattern="[0-9a-zA-Z.:\\-]+"
-        title="An IP address or a DNS name, where clients and other nodes reach it" /></label></div>
+    const minted = await api.post(path`cluster/join-tokens`, { node_id: name, ttl_seconds: Number(values.ttl_seconds) });
+    return { minted, coordinator: urlOf(authority.coordinators[0]) };
+  }}><p>With a join token, no coordinator has to be at hand. The next step shows the command for it.</p>
     <label>Lifetime of the token<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></label></${FormDialog}>`);
-  if (made) await showToken(made);
-  return made;
+  if (made) await showToken({ ...made, values: { node_id: name, address } });
 }
 
 const showToken = ({ minted, values, coordinator }) => {
@@ -114,10 +142,8 @@ sudo systemctl enable --now filestore-node`;
     <p>Run this on the new machine, where the Debian package of Filestore is installed. The node also starts when the machine does.
       The command contains the token, which is shown only once and expires ${relative(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The commands">${command}</pre>
-    <p class="quiet">The node appears in the list once it has joined. <code>--zone</code> names machines that may fail together, such as a rack.
-      Without the package, run <code>filestore node join</code> and <code>filestore node run</code> with another directory.
-      To make a coordinator of the machine too, run <code>filestore token setup</code> on a coordinator, and give what it prints
-      to <code>filestore setup --join</code> on the new machine.</p>
+    <p class="quiet">The node appears in the list once it has joined. Without the package, run <code>filestore node join</code> and${" "}
+      <code>filestore node run</code> with another directory.</p>
     <footer><${Copy} text=${command} label="Copy the commands" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 };
 

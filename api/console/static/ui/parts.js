@@ -105,6 +105,7 @@ export function Copy({ text, label = "Copy", shown, class: name = "small outline
 export function Action({ run, children, tone = "", label, disabled, size: how = "small", onDone }) {
   const [isBusy, setIsBusy] = useState(false);
   async function click() {
+    if (isBusy) return;
     setIsBusy(true);
     try {
       const done = await run();
@@ -116,6 +117,7 @@ export function Action({ run, children, tone = "", label, disabled, size: how = 
     }
   }
   const look = tone === "primary" ? "" : tone === "danger" ? "danger" : "outline";
-  return html`<button type="button" class="${how} ${look}" aria-label=${label} aria-busy=${isBusy}
-    disabled=${disabled || isBusy} onClick=${click}>${children}</button>`;
+  // Not disabled while it is busy: it would lose the focus, to which a dialog that it opens returns.
+  return html`<button type="button" class="${how} ${look}" aria-label=${label} aria-busy=${isBusy} aria-disabled=${isBusy}
+    disabled=${disabled} onClick=${click}>${children}</button>`;
 }

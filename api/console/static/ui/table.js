@@ -13,19 +13,22 @@ const MARGIN_ROWS = 12;
 // hide: "wide" | "medium" | "narrow": what is left out first where there is no room for all of them
 // filters: [{ key, title, options: [[value, text]], accept(row, value) }]; search: { label, text(row) }
 // actions(rows, clear): what can be done with the selected rows; without it nothing is selected.
+// isFirst(row): whether a row is before all that are not, whatever the order; those are in the order of their first column.
+// search.onText(text): told what is searched for.
 // isKept: false where another table of the page has the address. noun: "file", for words; empty: shown where there is nothing at all; loading, error, refresh: of the list.
 export function DataTable(props) {
-  const { columns, rows, keyOf, search, filters = [], actions, noun = "row", sort: firstSort } = props;
+  const { columns, rows, keyOf, search, filters = [], actions, noun = "row", sort: firstSort, isFirst } = props;
   const isKept = Boolean(search) && props.isKept !== false; // search, filters and order are in the address
   const query = isKept ? current().query : {};
   const [text, setText] = useState(query.q || "");
   const [chosen, setChosen] = useState(() => Object.fromEntries(filters.map((f) => [f.key, query[f.key] || ""])));
   const [sort, setSort] = useState(() => sortOf(query.sort) || firstSort || { key: columns[0].key, down: false });
   const [selected, setSelected] = useState(() => new Set());
+  useEffect(() => search?.onText?.(text), [text]);
   useEffect(() => {
     if (!isKept) return;
-    const isFirst = firstSort && sort.key === firstSort.key && sort.down === firstSort.down;
-    replaceQuery({ ...current().query, q: text, ...chosen, sort: isFirst ? "" : `${sort.down ? "-" : ""}${sort.key}` });
+    const isUsual = firstSort && sort.key === firstSort.key && sort.down === firstSort.down;
+    replaceQuery({ ...current().query, q: text, ...chosen, sort: isUsual ? "" : `${sort.down ? "-" : ""}${sort.key}` });
   }, [text, chosen, sort]);
   const found = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -34,7 +37,10 @@ export function DataTable(props) {
         filters.every((f) => !chosen[f.key] || f.accept(row, chosen[f.key])) &&
         words.every((word) => search.text(row).toLowerCase().includes(word)),
     );
-    return sorted(kept, columns.find((column) => column.key === sort.key), sort.down);
+    const column = columns.find(({ key }) => key === sort.key);
+    if (!isFirst) return sorted(kept, column, sort.down);
+    const [first, others] = [kept.filter(isFirst), kept.filter((row) => !isFirst(row))];
+    return [...sorted(first, columns[0], column === columns[0] && sort.down), ...sorted(others, column, sort.down)];
   }, [rows, text, chosen, sort]);
   const marked = useMemo(() => found.filter((row) => selected.has(keyOf(row))), [found, selected]);
   const clear = () => setSelected(new Set());

@@ -6,6 +6,7 @@ import { bucketAt, path } from "../path.js";
 import { confirmName } from "./confirm-name.js";
 import { confirm, Dialog, FormDialog, show } from "./dialog.js";
 import { Copy, Name } from "./parts.js";
+import { save } from "./save.js";
 import { notify } from "./toast.js";
 
 const NAME = "[A-Za-z0-9._@:\\-]+";
@@ -61,17 +62,11 @@ export async function mint(user) {
 }
 
 function showToken(minted) {
-  const save = () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([`${minted.token}\n`], { type: "text/plain" }));
-    link.download = `${minted.user_id.replaceAll(/[^\w.@-]/g, "_")}.token`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
+  const saveToken = () => save(`${minted.token}\n`, `${minted.user_id.replaceAll(/[^\w.@-]/g, "_")}.token`);
   return show((close) => html`<${Dialog} title="Token of ${minted.user_id}" close=${close} wide>
     <p>It is shown only once. Give it to them now over a safe channel. It expires on ${moment(minted.expires_at)}.</p>
     <pre class="text command" tabindex="0" aria-label="The token">${minted.token}</pre>
-    <footer><button type="button" class="outline" onClick=${save}>Save as a file</button>
+    <footer><button type="button" class="outline" onClick=${saveToken}>Save as a file</button>
       <${Copy} text=${minted.token} label="Copy the token" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 }
 

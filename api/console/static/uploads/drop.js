@@ -2,40 +2,17 @@
 import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { counted } from "../format.js";
 import { servesContent } from "../place.js";
+import { current } from "../router.js";
 import { Dialog, show } from "../ui/dialog.js";
 import { notify } from "../ui/toast.js";
 import { UploadForm } from "./form.js";
+import { chosenIn, droppedIn, FILES_MAX } from "./tree.js";
 
-const FILES_MAX = 10_000;
-
-// What is dropped, folders opened: { files, leftOut }, of which at most FILES_MAX are opened, and the others are counted.
-// Raises where a folder cannot be read.
-async function filesOf(items) {
-  const entries = [...items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() || item.getAsFile());
-  const found = [];
-  let leftOut = 0;
-  async function walk(entry) {
-    if (!entry) return;
-    if (!entry.isDirectory && found.length >= FILES_MAX) leftOut += 1;
-    else if (entry instanceof File) found.push(entry);
-    else if (entry.isFile) found.push(await new Promise((done, failed) => entry.file(done, failed)));
-    else {
-      const reader = entry.createReader();
-      for (;;) {
-        const some = await new Promise((done, failed) => reader.readEntries(done, failed));
-        if (some.length === 0) return;
-        for (const each of some) await walk(each);
-      }
-    }
-  }
-  for (const entry of entries) await walk(entry);
-  return { files: found, leftOut };
-}
-
-// Asks what is needed of these files and begins their uploads. `leftOut`: how many more were dropped.
-export function offer(files, { leftOut = 0, ...options } = {}) {
+// Asks what is needed of these files, [{ file, folder }], and begins their uploads. `bucket`, `folder`: where they go.
+// `leftOut`, `isTree`, `empty`, `unread`: as `droppedIn` found them.
+export function offer(files, { leftOut = 0, isTree, empty = 0, unread = [], ...options } = {}) {
   if (files.length === 0) {
-    notify("You dropped nothing that is a file.", "warn");
+    notify(isTree ? "There is no file in this folder." : "You dropped nothing that is a file.", "warn");
     return Promise.resolve();
   }
   if (!servesContent) {
@@ -47,6 +24,9 @@ export function offer(files, { leftOut = 0, ...options } = {}) {
   return show((close) => html`<${Dialog} wide close=${close} title=${kept.length === 1 ? "Upload a file" : `Upload ${counted(kept.length, "file")}`}>
     ${more > 0 && html`<p class="banner warn" role="alert">${counted(FILES_MAX, "file")} are uploaded at once at most. ${counted(more, "file")} of
       what you chose ${more === 1 ? "is" : "are"} left out: upload ${more === 1 ? "it" : "them"} afterwards, or use <code>filestore put -r</code>.</p>`}
+    ${isTree && html`<p class="quiet">Each file keeps its folder. Links and empty folders are not uploaded${empty > 0 ? `: ${counted(empty, "folder is", "folders are")} empty` : ""}.</p>`}
+    ${unread.length > 0 && html`<p class="banner warn" role="alert">${counted(unread.length, "entry", "entries")} cannot be read and ${unread.length === 1 ? "is" : "are"}
+      left out: ${unread.slice(0, 3).join(", ")}${unread.length > 3 ? ", …" : ""}</p>`}
     <${UploadForm} files=${kept} close=${close} ...${options} /></${Dialog}>`);
 }
 
@@ -72,8 +52,10 @@ export function DropZone() {
       event.preventDefault();
       depth = 0;
       setIsOver(false);
-      const bucket = /^#\/buckets\/([0-9a-f-]{36})/.exec(location.hash)?.[1];
-      filesOf(event.dataTransfer.items).then(({ files, leftOut }) => offer(files, { bucket, leftOut }), () => notify("The folder cannot be read.", "bad"));
+      const { path, query } = current();
+      const bucket = /^\/buckets\/([0-9a-f-]{36})$/.exec(path)?.[1];
+      const folder = bucket && query.folder;
+      droppedIn(event.dataTransfer.items).then(({ files, ...rest }) => offer(files, { bucket, folder, ...rest }));
     };
     const listeners = { dragenter: enter, dragleave: leave, dragover: over, drop };
     for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);
@@ -85,13 +67,13 @@ export function DropZone() {
 }
 
 // A button that asks for files, and one for a folder.
-export function ChooseFiles({ bucket }) {
+export function ChooseFiles({ bucket, folder: at }) {
   const files = useRef(null);
   const folder = useRef(null);
   const chosen = (event) => {
-    const given = [...event.target.files];
+    const { files: given, isTree } = chosenIn(event.target);
     event.target.value = "";
-    if (given.length > 0) offer(given, { bucket });
+    if (given.length > 0) offer(given, { bucket, folder: at, isTree });
   };
   return html`<button type="button" class="small" onClick=${() => files.current.click()}>Upload files…</button>
     <button type="button" class="small outline" onClick=${() => folder.current.click()}>Upload a folder…</button>

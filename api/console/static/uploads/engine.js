@@ -9,7 +9,8 @@ import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
 import { newMeasure } from "./measure.js";
-import { forget, remember, remembered } from "./memory.js";
+import { forget, holdLock, remember, remembered } from "./memory.js";
+import { dropReplaced } from "./replaced.js";
 
 const AT_ONCE = 3;
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
@@ -24,25 +25,22 @@ const STALLED_MS = 15_000; // without progress: does the node answer at all?
 export const uploads = createStore([]);
 const running = new Map(); // id -> the tus upload, or what stands for its start
 const creating = new Map(); // id -> the promise of its file_uuid
+const locks = new Map(); // id -> the function that releases the lock of what is sent
 let counted = 0;
 
 export const useUploads = () => useStore(uploads);
 
-const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
-
-// How many are under way: who shows only this is not drawn again with every progress.
-export const useBusyCount = () => useStore(uploads, busy);
+export const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
 
 const find = (id) => uploads.get().find((each) => each.id === id);
-const change = (id, changes) =>
-  uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
+const change = (id, changes) => uploads.set((all) => all.map((each) => (each.id === id ? { ...each, ...changes } : each)));
 
-// Queue files: [{ file, kind, fields }], `fields` of the new record. Or one that has begun, with file_uuid and size_bytes.
+// Queue files: [{ file, kind, fields, replaces }], `replaces`: ids of files to delete once it is stored. Or one that has begun, with file_uuid and size_bytes.
 export function add(files) {
   const batch = (counted += 1);
-  const added = files.map(({ file, kind, fields, file_uuid = "", size_bytes = file.size }) => ({
+  const added = files.map(({ file, kind, fields, replaces = [], file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
-    ...{ batch, file, kind, fields, file_uuid, filename: fields.filename, size_bytes },
+    ...{ batch, file, kind, fields, replaces, file_uuid, filename: fields.filename, size_bytes },
     ...{ state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
@@ -135,11 +133,13 @@ function send(id, file, fileUuid) {
       forget(fileUuid);
       ended(id);
       tellStored(find(id));
+      dropReplaced(find(id));
       dispatchEvent(new Event("filestore:stored"));
     },
     onError: (error) => failed(id, asApiError(error)),
   });
   running.set(id, upload);
+  locks.set(id, holdLock(fileUuid));
   change(id, { state: "uploading" });
   upload.start();
   watch(id, upload, url, measure);
@@ -221,8 +221,14 @@ function failed(id, error) {
 }
 
 function ended(id, isNextBegun = true) {
-  running.delete(id);
+  stopped(id);
   if (isNextBegun) next();
+}
+
+function stopped(id) {
+  running.delete(id);
+  locks.get(id)?.();
+  locks.delete(id);
 }
 
 export async function pause(id) {
@@ -277,7 +283,7 @@ export const isBusy = () => busy(uploads.get()) > 0;
 session.subscribe(({ user }) => {
   for (const [id, upload] of running) {
     if (find(id)?.user === user?.user_id) continue;
-    running.delete(id);
+    stopped(id);
     upload.abort?.();
     change(id, { state: "signed out", speed: 0, error: null });
   }

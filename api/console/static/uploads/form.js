@@ -3,21 +3,30 @@ import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted, size } from "../format.js";
 import { path } from "../path.js";
+import { DEFAULT_BUCKET, useRights } from "../rights.js";
 import { go } from "../router.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
+import { Located } from "../folders/listing.js";
+import { joined, wrongIn } from "../folders/paths.js";
+import { notify } from "../ui/toast.js";
 import { add } from "./engine.js";
 import { fieldsOf, guess } from "./guess.js";
+import { withoutClashes } from "./present.js";
 
-const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
 const DETAILED_MAX = 3; // with a form for each; more are a line each
 const LINES_MAX = 200; // of more, the content decides, or what is chosen for all
 export const VIRT_TYPES = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"];
 export const COMPRESSIONS = ["none", "deflate", "bz2", "xz", "zstd"];
 const NAMES = { project: "Project", image: "Image", backup: "Backup" };
 
-export function UploadForm({ files, close, bucket = "" }) {
+// files: [{ file, folder }]; `bucket`, `folder`: where they go unless something else is chosen.
+export function UploadForm({ files, close, bucket = "", folder = "" }) {
   const [rows, setRows] = useState(null);
-  const [buckets, setBuckets] = useState([]);
+  const [refusal, setRefusal] = useState(null);
+  const [isBusy, setIsBusy] = useState(false);
+  const [all, setBuckets] = useState([]);
+  const { mayUploadTo, mayOnFile } = useRights();
+  const buckets = all.filter(mayUploadTo);
   const [error, setError] = useState(null);
   useEffect(() => {
     let isGone = false;
@@ -30,14 +39,24 @@ export function UploadForm({ files, close, bucket = "" }) {
   }, []);
   const setAll = (kind) => setRows(rows.map((row) => ({ ...row, kind: kind || row.guessed.kind, own: {} })));
   const set = (index, changes) => setRows(rows.map((row, at) => (at === index ? { ...row, ...changes } : row)));
-  function begin(event) {
+  async function begin(event) {
     event.preventDefault();
     const form = new FormData(event.target);
+    const base = joined(form.get("folder"));
     const common = { bucket_id: form.get("bucket") };
     if (form.get("retention")) common.retention_period = Number(form.get("retention")) * 24;
-    add(rows.map((row) => ({ file: row.file, kind: row.kind, fields: { ...fieldsOf(row.kind, row.name, row.guessed), ...row.own, ...common } })));
+    const wanted = rows.map((row) => ({ ...fieldsOf(row.kind, row.name, row.guessed), ...row.own, ...common, path: joined(base, row.folder), row }));
+    const wrong = wrongIn(base) || wanted.map((each) => wrongIn(each.path)).find(Boolean);
+    if (wrong) return setRefusal({ message: wrong });
+    setIsBusy(true);
+    const chosen = await withoutClashes(wanted, base, mayOnFile).catch(setRefusal);
+    setIsBusy(false);
+    if (!chosen) return undefined;
+    if (chosen.length > 0) add(chosen.map(({ row, replaces, path: place, ...fields }) => ({
+      file: row.file, kind: row.kind, fields: place ? { ...fields, path: place } : fields, replaces })));
+    else notify("Nothing is uploaded.", "info");
     close(true);
-    go("/uploads");
+    return chosen.length > 0 && go("/uploads");
   }
   if (error) return html`<${ErrorBox} error=${error} />`;
   if (!rows) return html`<${Loading} lines=${4} label="Examining the files" />`;
@@ -51,15 +70,17 @@ export function UploadForm({ files, close, bucket = "" }) {
     ${rows.length > LINES_MAX && html`<p>And ${counted(rows.length - LINES_MAX, "more file")}: ${summary(rows.slice(LINES_MAX))}.</p>`}
     <div class="pair"><label>Bucket<select name="bucket">${(buckets.length > 0 ? buckets : [{ bucket_id: bucket || DEFAULT_BUCKET, name: bucket || "default" }]).map(
       (each) => html`<option value=${each.bucket_id} selected=${each.bucket_id === (bucket || DEFAULT_BUCKET)}>${each.name}</option>`)}</select></label>
+      <label>Folder<input name="folder" maxlength="1024" placeholder="the top of the bucket" defaultValue=${folder} /></label>
       <label>Days to keep the file<input name="retention" type="number" min="1" max="36500" placeholder="until it is deleted" /></label></div>
+    <${ErrorBox} error=${refusal} />
     <footer class="kept"><span class="quiet grow">${counted(rows.length, "file")}, ${size(total)}</span>
       <button type="button" class="outline" onClick=${() => close()}>Cancel</button>
-      <button type="submit">Upload</button></footer></form>`;
+      <button type="submit" aria-busy=${isBusy} disabled=${isBusy}>Upload</button></footer></form>`;
 }
 
-async function rowOf(file) {
+async function rowOf({ file, folder }) {
   const guessed = await guess(file);
-  return { file, name: file.name, guessed, kind: guessed.kind, own: {} };
+  return { file, folder, name: file.name, guessed, kind: guessed.kind, own: {} };
 }
 
 function summary(rows) {
@@ -69,7 +90,7 @@ function summary(rows) {
 
 // One of many: its name and its kind; more can be changed once it is stored.
 function OneLine({ row, set }) {
-  return html`<li><${Name}>${row.name}</${Name}><span class="quiet number">${size(row.file.size)}</span>
+  return html`<li><${Located} name=${row.name} folder=${row.folder} /><span class="quiet number">${size(row.file.size)}</span>
     <select aria-label="Kind of ${row.name}" value=${row.kind} onChange=${(event) => set({ kind: event.target.value, own: {} })}>
       ${Object.entries(NAMES).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></li>`;
 }

@@ -1,28 +1,54 @@
-// Uploads that have begun and not ended, for when the page is loaded anew: no content, no secret.
+// Uploads that were started and have not ended, for when the page is reloaded: no content, no secret.
+import { createStore } from "../html.js";
 
 const KEY = "filestore.uploads";
 const ENTRIES_MAX = 500;
 
-// [{ file_uuid, filename, size_bytes, kind, user, begun_at }], of all tabs of this browser.
-export function remembered(user) {
+function read() {
   try {
-    const entries = JSON.parse(localStorage.getItem(KEY) || "[]");
-    return entries.filter((entry) => entry.user === user);
+    return JSON.parse(localStorage.getItem(KEY) || "[]");
   } catch {
     return [];
   }
 }
 
+// [{ file_uuid, filename, size_bytes, kind, user, begun_at }], of all tabs and users of this browser.
+export const memory = createStore(read());
+addEventListener("storage", (event) => event.key === KEY && memory.set(read()));
+
+export const remembered = (user) => memory.get().filter((entry) => entry.user === user);
+
 function write(change) {
+  const entries = change(read()).slice(-ENTRIES_MAX);
   try {
-    const entries = change(JSON.parse(localStorage.getItem(KEY) || "[]"));
-    localStorage.setItem(KEY, JSON.stringify(entries.slice(-ENTRIES_MAX)));
+    localStorage.setItem(KEY, JSON.stringify(entries));
   } catch {
-    // Nothing is remembered where storage is forbidden or full; uploads go on without.
+    // Nothing is remembered after a reload if storage is forbidden or full; uploads continue.
   }
+  memory.set(entries);
 }
 
 export const remember = (entry) =>
   write((entries) => [...entries.filter((each) => each.file_uuid !== entry.file_uuid), entry]);
 
 export const forget = (fileUuid) => write((entries) => entries.filter((each) => each.file_uuid !== fileUuid));
+
+// Which uploads some tab of this browser is sending: each holds the lock of its name.
+const lockOf = (fileUuid) => `filestore.upload.${fileUuid}`;
+
+// Hold the lock of an upload until the returned function is called, or the tab is gone.
+export function holdLock(fileUuid) {
+  let release = () => {};
+  const held = new Promise((resolve) => {
+    release = resolve;
+  });
+  navigator.locks?.request(lockOf(fileUuid), { ifAvailable: true }, () => held).catch(() => {});
+  return release;
+}
+
+// The ids of these uploads that a tab of this browser is sending now.
+export async function sentByATab(fileUuids) {
+  const { held = [] } = (await navigator.locks?.query()) || {};
+  const names = new Set(held.map(({ name }) => name));
+  return new Set(fileUuids.filter((each) => names.has(lockOf(each))));
+}

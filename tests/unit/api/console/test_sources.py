@@ -23,6 +23,8 @@ USED = (
     "inHours",
     "consoleOf",
     "originOf",
+    "helpAddress",
+    "runbookAddress",
 )
 # Text around `${}` that looks like an address, and is none that data can change: (file, text).
 ALLOWED = {
@@ -36,6 +38,7 @@ ALLOWED = {
             " --address {} --token-file - <<'END'\n{}\nEND\nsudo systemctl enable --now filestore-node"
         ),
     ),
+    ("pages/help.js", "../help/{}.md"),  # a name of small letters, digits and hyphens
     ("path.js", "#{}"),
     ("path.js", "{}/{}"),
     ("place.js", "/console/node{}"),  # location.hash, which stays behind the #
@@ -131,8 +134,18 @@ def test_templates_are_found_within_others() -> None:
     [
         (r"\bencodeURIComponent\(", {"path.js"}),
         (r"\bnew Path\(", {"path.js"}),
-        (r"\bfetch\(", {"api.js", "place.js", "pages/link.js"}),
-        (r"\bnew URL\(", {"path.js", "files.js", "layout.js", "pages/uploads.js", "uploads/engine.js"}),
+        (r"\bfetch\(", {"api.js", "place.js", "pages/help.js", "pages/link.js"}),
+        (
+            r"\bnew URL\(",
+            {
+                "path.js",
+                "files.js",
+                "layout.js",
+                "pages/help.js",
+                "pages/uploads.js",
+                "uploads/engine.js",
+            },
+        ),
         (r"\b(Date\.now\(\)|new Date\(\))", {"clock.js"}),  # the clock of this machine may be days off
         (r"\bquerySelector(All)?\((?!\")", set()),
         (r"\bimport\((?!\")", set()),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine import files
+from coordinator.machine import bucket_lists
 from coordinator.machine.execution import pages
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller
 from metadata.protocol import commands, queries
@@ -286,9 +286,9 @@ def test_pages_of_the_default_bucket_hold_each_file_once_whatever_comes_and_goes
     window: int,
 ) -> None:
     with machine_in_memory() as state, pytest.MonkeyPatch.context() as patched:
-        for module in (files, pages):
+        for module in (bucket_lists, pages):
             patched.setattr(module, "LIST_SCAN_MAX", scan_max)
-        patched.setattr(files, "_WINDOW_ROWS_MIN", window)
+        patched.setattr(bucket_lists, "_WINDOW_ROWS_MIN", window)
         alice = state.user("alice", groups=["lab"])
         world = Files(state, alice, prefix)
         for number in range(FILE_COUNT):

@@ -14,11 +14,11 @@ from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity
 from deploy.gns3.prune import KeepRules, reasons_to_keep
 from deploy.gns3.stored import StoredBackup
-from tests.unit.deploy.gns3.test_chains import UNKNOWN, A, B, backup
+from tests.unit.deploy.gns3.test_chains import A, B, backup
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVERS = (A, B)
-ACTS = ("backup", "backup", "edit", "stranger", "damage", "forget", "clock", "prune")
+ACTS = ("backup", "backup", "edit", "stranger", "damage", "clock", "prune")
 
 
 @dataclass
@@ -64,16 +64,12 @@ class World:
                 self.append("mallory", chosen.tag)
             elif act == "damage":
                 self.put(replace(chosen, is_damaged=True))
-            elif act == "forget":
-                self.put(replace(chosen, tag=replace(chosen.tag, server=UNKNOWN)))
 
     def back_up(self, server: ServerIdentity) -> None:
         fingerprint = Fingerprint(self.contents[server.id], "a" * 40)
         chain = to_continue(chains_of(self.stored, "me"), server)
         if chain is None or not chain.newest.holds(fingerprint):
             self.append("me", BackupTag(fingerprint, server))
-        elif not chain.newest.tag.server.id:
-            self.put(replace(chain.newest, tag=BackupTag(fingerprint, server)))
 
     def prune(self, rules: KeepRules) -> None:
         gone: set[str] = set()

@@ -13,7 +13,6 @@ from filestore_client.base.records import Project
 
 CONTENT = Fingerprint(7, "a" * 40)
 A, B = ServerIdentity("a" * 16, "lab"), ServerIdentity("b" * 16, "lab")
-UNKNOWN = ServerIdentity()
 
 
 def backup(
@@ -50,20 +49,26 @@ def uuids(chains: list[BackupChain]) -> list[list[str]]:
 
 
 def test_tag_says_content_and_server() -> None:
-    for server in (A, ServerIdentity(draw_server_id(), "a.b-c_D"), UNKNOWN):
+    for server in (A, ServerIdentity(draw_server_id(), "a.b-c_D")):
         tag = BackupTag(CONTENT, server)
         assert BackupTag.parse(tag.text) == tag
-    assert BackupTag.parse(CONTENT.tag) == BackupTag(CONTENT)
-    for text in ("", "v2", f"{CONTENT.tag}@", f"{CONTENT.tag}@lab", f"{CONTENT.tag}@{'A' * 16}:lab"):
+    for text in (
+        "",
+        "v2",
+        CONTENT.tag,
+        f"{CONTENT.tag}@",
+        f"{CONTENT.tag}@lab",
+        f"{CONTENT.tag}@{'A' * 16}:lab",
+    ):
         assert BackupTag.parse(text) is None
     assert len(BackupTag(CONTENT, ServerIdentity(draw_server_id(), "x" * 63)).text) <= 255
 
 
 def test_chain_is_of_one_owner_one_server_and_one_project() -> None:
-    mine = [backup(1), backup(2, B), backup(3, UNKNOWN), backup(4, project="q"), backup(5)]
-    theirs = backup(6, owner="stranger")
-    assert uuids(chains_of([*mine, theirs], "me")) == [["f1", "f5"], ["f2"], ["f3"], ["f4"]]
-    assert uuids(chains_of([*mine, theirs], "stranger")) == [["f6"]]
+    mine = [backup(1), backup(2, B), backup(3, project="q"), backup(4)]
+    theirs = backup(5, owner="stranger")
+    assert uuids(chains_of([*mine, theirs], "me")) == [["f1", "f4"], ["f2"], ["f3"]]
+    assert uuids(chains_of([*mine, theirs], "stranger")) == [["f5"]]
 
 
 def test_order_is_that_of_the_log_and_not_of_the_dates() -> None:
@@ -75,21 +80,19 @@ def test_order_is_that_of_the_log_and_not_of_the_dates() -> None:
     assert choose([chain], "ospf@2026-11-03").file.file_uuid == "f3"
 
 
-def test_server_goes_on_with_its_own_chain_or_one_of_an_unknown_server() -> None:
-    of_a, of_b, unknown = (BackupChain([each]) for each in (backup(1), backup(2, B), backup(3, UNKNOWN)))
-    assert to_continue([of_b, unknown, of_a], A) is of_a
-    assert to_continue([of_b, unknown], A) is unknown
+def test_server_goes_on_with_its_own_chain() -> None:
+    of_a, of_b = BackupChain([backup(1)]), BackupChain([backup(2, B)])
+    assert to_continue([of_b, of_a], A) is of_a
     assert to_continue([of_b], A) is None
     assert to_continue([], A) is None
 
 
 def test_name_of_projects_of_two_servers_is_a_conflict() -> None:
-    chains = chains_of([backup(1), backup(2, B), backup(3, UNKNOWN)], "me")
+    chains = chains_of([backup(1), backup(2, B)], "me")
     for named in ("ospf", "p", "ospf@2026-11-30"):
         with pytest.raises(Conflict, match=f"(?s){A.id}.*{B.id}"):
             choose(chains, named)
     assert choose(chains[1:], "ospf").file.file_uuid == "f2"
-    assert choose(chains[2:], "ospf").file.file_uuid == "f3"
 
 
 def test_project_is_found_by_its_latest_name() -> None:
@@ -113,17 +116,15 @@ def test_server_is_named_by_name_or_id() -> None:
     assert A.is_named("lab")
     assert A.is_named(A.id)
     assert not A.is_named(B.id)
-    assert UNKNOWN.is_named("-")
-    assert not A.is_named("-")
+    assert not A.is_named("other")
 
 
 def test_name_that_two_servers_have_had_is_no_server() -> None:
     other = replace(B, name="gns3")
-    chains = chains_of([backup(1), backup(2, B), backup(3, other, project="q"), backup(4, UNKNOWN)], "me")
-    assert uuids(of_server(chains, "")) == [["f1"], ["f2"], ["f3"], ["f4"]]
+    chains = chains_of([backup(1), backup(2, B), backup(3, other, project="q")], "me")
+    assert uuids(of_server(chains, "")) == [["f1"], ["f2"], ["f3"]]
     assert uuids(of_server(chains, "gns3")) == [["f3"]]
     assert uuids(of_server(chains, B.id)) == [["f2"], ["f3"]]
-    assert uuids(of_server(chains, "-")) == [["f4"]]
     with pytest.raises(Conflict, match=f"{A.id}.*{B.id}"):
         of_server(chains, "lab")
 

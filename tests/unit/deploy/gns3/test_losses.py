@@ -8,7 +8,7 @@ from deploy.gns3.archive import NOTHING_MISSING, Missing, missing_of
 from deploy.gns3.export import ExportEnd, known_missing, skipped_files
 from deploy.gns3.fingerprint import ExportScan, Fingerprint
 from deploy.gns3.identity import BackupTag
-from deploy.gns3.losses import refuse_foreign, refuse_loss
+from deploy.gns3.losses import refuse_foreign, refuse_hidden, refuse_loss
 from deploy.gns3.records import LabProject
 from deploy.gns3.stored import StoredBackup
 from filestore_client.base.records import Project
@@ -35,7 +35,14 @@ def newest(size_bytes: int, compression: str = "zstd") -> StoredBackup:
     return StoredBackup(msgspec.convert(fields, Project), BackupTag(Fingerprint(1, "d")))
 
 
-LEFT_OUT = ["project-files/a.log", "project-files/captures/b", "x/.DS_Store", "y/inner.gns3", "z/snapshots/c"]
+LEFT_OUT = [
+    "project-files/a.log",
+    "project-files/captures/b",
+    "x/.DS_Store",
+    "y/inner.gns3",
+    "y/old_snapshots/d",
+    "z/snapshots/c",
+]
 UNREADABLE = ["project-files/d.sock", "project-files/log"]
 
 
@@ -53,12 +60,13 @@ UNREADABLE = ["project-files/d.sock", "project-files/log"]
 def test_what_the_server_does_not_tell_stays_recorded(
     is_heard: bool, is_listed: bool, told: list[str], known: list[str]
 ) -> None:
-    found = ExportEnd(Fingerprint(1, "d"), 1, "zstd", missing_of(told), is_heard, is_listed, ())
+    found = ExportEnd(Fingerprint(1, "d"), 1, 1, "zstd", missing_of(told), is_heard, is_listed, ())
     assert known_missing(found, missing_of([*LEFT_OUT, *UNREADABLE])) == Missing(len(known), sorted(known))
 
 
 def end(size_bytes: int, *project_ids: str) -> ExportEnd:
-    return ExportEnd(Fingerprint(1, "e"), size_bytes, "zstd", NOTHING_MISSING, True, False, project_ids)
+    made = Fingerprint(1, "e")
+    return ExportEnd(made, size_bytes, 2 * size_bytes, "zstd", NOTHING_MISSING, True, False, project_ids)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,26 @@ def test_project_in_a_folder_of_its_own_is_backed_up(path: str) -> None:
 def test_project_in_the_folder_of_another_is_refused(path: str) -> None:
     with pytest.raises(Conflict, match=OTHER):
         refuse_foreign(project(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        (f"/srv/snapshots/projects/{OWN}", "snapshots"),
+        ("/srv/snapshots", "snapshots"),
+        (f"C:\\snapshots\\{OWN}", "snapshots"),
+        (f"/srv/project-files/tmp/{OWN}", "tmp"),
+        (f"/srv/.snapshots/{OWN}", ""),
+        (f"/tmp/captures/{OWN}", ""),
+        ("", ""),
+    ],
+)
+def test_project_that_gns3_exports_no_file_of_is_refused(path: str, folder: str) -> None:
+    if not folder:
+        refuse_hidden(project(path))
+        return
+    with pytest.raises(Conflict, match=f"below a folder named {folder}"):
+        refuse_hidden(project(path))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +122,12 @@ def test_export_that_is_a_loss_is_refused(found: ExportEnd, is_refused: bool) ->
         refuse_loss(project(""), newest(1000), found)
 
 
-def test_sizes_of_other_compressions_and_of_nothing_are_not_compared() -> None:
-    refuse_loss(project(""), newest(1000, "deflate"), end(10, OWN))
+def test_sizes_of_other_compressions_are_those_of_the_files() -> None:
+    packed = newest(10_000, "deflate")
+    refuse_loss(project(""), packed, end(10, OWN), newest_unpacked_bytes=40)
+    with pytest.raises(Conflict, match="has shrunk from 41 bytes to 20 bytes"):
+        refuse_loss(project(""), packed, end(10, OWN), newest_unpacked_bytes=41)
+    refuse_loss(project(""), packed, end(10, OWN))
     refuse_loss(project(""), None, end(10, OWN))
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from ca.errors import FilestoreError, Forbidden, InsufficientStorage, InvalidRequest, Unavailable
+from ca.errors import FilestoreError, Forbidden, InsufficientStorage, Internal, InvalidRequest, Unavailable
 from deploy.gns3.server import Gns3Server, ProjectRuns, ServerAddress, SignInRefused
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -144,6 +144,15 @@ async def test_refusal_is_its_error_in_the_words_of_the_server(
         with pytest.raises(kind) as caught:
             await server.nodes("p")
         assert caught.value.details == f"GNS3 server lab: {message}."
+
+
+async def test_traceback_of_a_server_is_told_by_its_last_line() -> None:
+    message = "Traceback (most recent call last):\n  File route.py, line 200\nTypeError: 2 were given.\n"
+    refusing = refused("GET", "/v3/projects/p/nodes", 500, message)
+    async with serving(*Tokens(9).routes, refusing) as url, at(url) as server:
+        with pytest.raises(Internal) as caught:
+            await server.nodes("p")
+        assert caught.value.details == "GNS3 server lab: TypeError: 2 were given."
 
 
 async def test_image_goes_on_from_a_byte_where_the_server_knows_no_ranges() -> None:

@@ -29,7 +29,12 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def login(name: str, **fields: str) -> ServerLogin:
     return save_login(
         name,
-        ServerLogin(url="http://10.0.0.9:3080", user="backup", compute_user=fields.get("compute_user", "")),
+        ServerLogin(
+            url="http://10.0.0.9:3080",
+            server_id="",
+            user="backup",
+            compute_user=fields.get("compute_user", ""),
+        ),
         password="pass word",
         compute_password=fields.get("compute_password", ""),
         ca_pem="",
@@ -58,7 +63,11 @@ def test_each_url_has_an_identity_of_its_own_that_a_new_password_does_not_change
     again = login("lab")
     assert again.server_id != first.server_id
     elsewhere = save_login(
-        "lab", ServerLogin(url="http://10.0.0.10:3080"), password="x", compute_password="", ca_pem=""
+        "lab",
+        ServerLogin(url="http://10.0.0.10:3080", server_id=""),
+        password="x",
+        compute_password="",
+        ca_pem="",
     )
     assert elsewhere.server_id != again.server_id
     moved = save_login(
@@ -78,12 +87,12 @@ def test_login_of_a_cloned_machine_is_known_and_begins_anew(tmp_path: Path) -> N
         (net / name).with_name("address").write_text(f"{address}\n")
     cards = network_cards(net)
     assert cards == {"02:aa", "02:bb"}
-    made = ServerLogin(url="http://127.0.0.1:3080", machine="02:aa,02:bb")
+    made = ServerLogin(url="http://127.0.0.1:3080", server_id="", machine="02:aa,02:bb")
     assert not made.is_cloned(cards)
     assert not made.is_cloned(frozenset({"02:bb", "02:ee"}))  # a card was replaced
     assert made.is_cloned(frozenset({"02:cc"}))
     assert not made.is_cloned(network_cards(tmp_path / "none"))
-    assert not ServerLogin(url="").is_cloned(cards)
+    assert not ServerLogin(url="", server_id="").is_cloned(cards)
 
 
 def test_server_is_named_where_several_are_known() -> None:
@@ -158,6 +167,22 @@ def test_server_without_projects_counts_from_when_it_last_showed_one() -> None:
         first.seen([], at=400.0)
         first.forget("p1")
         assert first.oldest_good_at() == 300.0
+
+
+def test_times_of_a_clock_that_was_ahead_hide_no_later_failure() -> None:
+    ahead, now = 4000.0, 1000.0
+    with journal.opened(LAB, CLUSTER) as remembered:
+        remembered.looked(at=ahead)
+        remembered.seen([P1, P2], at=ahead)
+        remembered.good("p1", at=ahead)
+        remembered.seen([P1], at=ahead)
+    with journal.opened(LAB, CLUSTER) as remembered:
+        remembered.looked(at=now)
+        assert remembered.good_at() == {"p1": now, "p2": now}
+        assert remembered.gone["p2"].gone_at == now
+        remembered.forget("p1")
+        remembered.forget("p2")
+        assert remembered.oldest_good_at() == now
 
 
 def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:

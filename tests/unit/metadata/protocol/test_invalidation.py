@@ -57,7 +57,7 @@ def test_command_names_the_records_that_it_makes_untrue(command: commands.AnyCom
 @pytest.mark.parametrize("command", [commands.UpdateProjectFile, commands.UpdateVm, commands.UpdateBackup])
 def test_what_is_described_anew_is_in_no_record_that_is_kept(command: type[msgspec.Struct]) -> None:
     shared = set(command.__struct_fields__) & set(FileRecord.__struct_fields__)
-    named = {"filename": "lab", "content_type": "text/plain", "retention_hours": 1}
+    named = {"filename": "lab", "content_type": "text/plain", "path": "lab", "retention_hours": 1}
     assert shared == {"file_uuid", *named}
     for name, value in named.items():
         changed = msgspec.convert({"caller": ADMIN, "file_uuid": "f", name: value}, command)

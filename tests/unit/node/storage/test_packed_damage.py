@@ -16,6 +16,9 @@ from node.diskio.executor import DiskWorkers
 from node.membership import disk_monitor
 from node.membership.disk_monitor import DiskWatch
 from node.packs.index import IndexDamaged, PackIndex
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES
+from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX, INDEX
 from node.storage.blob_files import PACKS as INDEX_AREA
 from node.storage.blobs import BlobStore
@@ -27,13 +30,21 @@ from node.uploads.write_locks import UploadLocks
 from tests.packed_blobs import exchange_packed, opened_index, packed_present, rot_packed
 from tests.page_cache import counts_reads, drops_pages, pages_in_memory, read_from_disks_bytes
 from tests.unit.custody_node import PACKS, SIZE_BYTES, Keeper
-from tests.unit.packed_store import CONTENT, NAME, name_of, put, read
+from tests.unit.packed_store import CONTENT, NAME, compare, name_of, put, read, rewrite_all
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BlobStore]:
     with closing(BlobStore(tmp_path)) as opened:
         yield opened
+
+
+def rot_at(directory: Path, found: PackedBlob) -> None:
+    """One bit of a record is another."""
+    with (directory / "packs" / pack_name(found.place.pack)).open("r+b") as file:
+        start = found.place.offset + HEAD_BYTES
+        byte = os.pread(file.fileno(), 1, start)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), start)
 
 
 class Hook:
@@ -272,6 +283,27 @@ async def test_scrub_finds_what_the_index_of_the_packs_lacks(keeper: Keeper) -> 
     assert keeper.blobs.packed.heal()
     assert not (await keeper.custody.scrubber.do_due(keeper.cycle())).has_gaps
     assert keeper.on_disk() == names
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_scrub_keeps_one_sound_record_of_a_blob(tmp_path: Path, damaged: int) -> None:
+    """Without an earlier index all are back that the blob ever had. A damaged one is copied nowhere."""
+    with closing(BlobStore(tmp_path)) as store:
+        for _ in range(3):
+            store.packed.put([(NAME, CONTENT)])
+    for path in (tmp_path / "packs").glob(f"{INDEX}*"):
+        path.unlink()
+    with closing(BlobStore(tmp_path)) as store:
+        copies = store.packed.copies(NAME)
+        assert len(copies) == 3
+        rot_at(tmp_path, copies[damaged])
+        store.open(NAME, is_afresh=True).close()
+        [kept] = store.packed.copies(NAME)
+        assert kept.place != copies[damaged].place
+        compare(store.packed.store)
+        assert rewrite_all(store)
+        assert len(list((tmp_path / "packs").glob("*.pack"))) == 1
+        assert read(store, NAME) == CONTENT
 
 
 @pytest.mark.parametrize("size_bytes", [100, 5_000, BLOB_BYTES_MAX])

@@ -1,14 +1,18 @@
 """Requests that are passed on while both sides talk, as links do: real sockets, a stand-in link."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 from aiohttp import web
 
+from node.content.upload_session import _connection_of
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import open_request
 from node.uploads import forwarding
@@ -45,6 +49,7 @@ class Passed:
         self.pace: BodyPace | None = None
         self.thinks_s = 0.0
         self.ends = False
+        self.waits = False
         self.from_peer = False
         self.asked: list[Mapping[str, str]] = []
         self.passed_on: list[int] = []  # by the connection that it came on
@@ -69,6 +74,8 @@ class Passed:
         return listener
 
     async def _take(self, request: web.Request) -> web.StreamResponse:
+        if self.waits:
+            return await self._wait(request)
         await asyncio.sleep(self.thinks_s)
         self.asked.append(request.headers)
         response = web.StreamResponse()
@@ -86,6 +93,15 @@ class Passed:
             raise
         await response.write_eof()
         return response
+
+    async def _wait(self, request: web.Request) -> web.StreamResponse:
+        """Answer once whoever has sent this is gone, by what the next request for an upload looks at."""
+        is_connected, _ = _connection_of(request)
+        self.received.put_nowait(await request.read())
+        while is_connected():
+            await asyncio.sleep(0.01)
+        self.received.put_nowait("gone")
+        return web.Response()
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         self.passed_on.append(id(request.transport))
@@ -166,6 +182,21 @@ async def test_connection_of_a_peer_is_kept_behind_a_body_in_chunks() -> None:
                 answered.set()
                 assert await answer.read() == TOLD
         assert len(set(passed.passed_on)) == 1
+
+
+async def test_holder_learns_that_the_client_went_away_behind_its_body() -> None:
+    """Else it takes the request for one that lives, and refuses the next one of the same client."""
+    async with Passed() as passed, asyncio.timeout(20):
+        passed.waits = True
+        url = yarl.URL(passed.url)
+        _, client = await asyncio.open_connection(url.host, url.port)
+        head = f"PATCH {url.path} HTTP/1.1\r\nHost: node\r\nContent-Length: {len(CONTENT)}\r\n\r\n"
+        client.writelines([head.encode(), CONTENT])
+        assert await passed.received.get() == CONTENT
+        broken = struct.pack("ii", 1, 0)  # by a reset: who only ends its side may wait for the answer
+        client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, broken)
+        client.close()
+        assert await passed.received.get() == "gone"
 
 
 async def test_fields_of_one_connection_are_not_passed_on() -> None:

@@ -59,7 +59,7 @@ def rich_state(path: Path) -> State:
     state.nodes("n1", "n2", "n3")
     state.done(commands.RecordRestore(history="cafe"))
     session = state.apply(commands.OpenSession(nonce="x"))
-    state.apply(create(ADMIN, "f1"), session=session, sequence=1, acknowledged_below=1)
+    state.apply(create(ADMIN, "f1", path="lab/r1"), session=session, sequence=1, acknowledged_below=1)
     state.apply(create(ADMIN, "f2", filename="größe \x01"))
     state.done(create(ADMIN, "f5", **later(PROJECT_FILE)))
     state.done(complete(ADMIN, "f5", "dd", ["n1", "n2"]))
