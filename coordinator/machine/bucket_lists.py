@@ -43,7 +43,7 @@ def list_files(question: Question, query: BucketFilesQuery) -> FilePage:
     """
     user, may_read = _reader(question, query.caller, query.bucket_id)
     page = _bucket_page if may_read else _shared_page
-    rows, next_cursor = page(question, user, query, _wanted(query))
+    rows, next_cursor = page(question, user, query, _wanted(question.db, query))
     return FilePage([FileRecord(**files.fields_of(row), kind=row[-2]) for row in rows], next_cursor)
 
 
@@ -82,27 +82,39 @@ def _reader(question: Question, caller: Caller, bucket_id: str) -> tuple[User, b
     return user, True
 
 
-class _Wanted(Struct, frozen=True):
+class _Wanted(Struct, frozen=True, kw_only=True):
     """The files that a list of a bucket is of.
 
-    `folder`, `name`: the one folder or the one name that they have, which an index finds; "" for any. At most
-    one of the two is given.
+    At most one of these is not "", and finds them by an index: `folder` those in it, `below` the few in a
+    folder and below it, `name` those with it.
     """
 
-    folder: str
-    name: str
+    folder: str = ""
+    below: str = ""
+    name: str = ""
     filters: tuple[Condition, ...]
 
 
-def _wanted(query: BucketFilesQuery) -> _Wanted:
+def _wanted(db: sqlite3.Connection, query: BucketFilesQuery) -> _Wanted:
     filters = (_IS_FILE, *file_filters(query))
     if not isinstance(query, ListFolderFiles):
-        return _Wanted("", "", filters)
+        return _Wanted(filters=filters)
+    path, name = query.path, query.name
+    named = (*filters, Condition("f.filename = ?", (name,))) if name else filters
     if query.is_recursive:
-        return _Wanted("", query.name, (*filters, folders.below(query.path)) if query.path else filters)
-    if query.path and not query.name:
-        return _Wanted(query.path, "", filters)
-    return _Wanted("", query.name, (*filters, folders.directly_in(query.path)))
+        if path and _are_few(db, query.bucket_id, folders.range_below(path)):
+            return _Wanted(below=path, filters=named)
+        return _Wanted(name=name, filters=(*filters, folders.below(path)) if path else filters)
+    if path and not (name and not _are_few(db, query.bucket_id, folders.range_in(path))):
+        return _Wanted(folder=path, filters=named)
+    return _Wanted(name=name, filters=(*filters, folders.directly_in(path)))
+
+
+def _are_few(db: sqlite3.Connection, bucket_id: str, paths: tuple[str, str]) -> bool:
+    """Return whether one page may look at all files with these paths."""
+    rows = "SELECT 1 FROM file_paths WHERE bucket_id = ? AND path >= ? AND path < ? LIMIT ?"
+    counted = db.execute(f"SELECT COUNT(*) FROM ({rows})", (bucket_id, *paths, LIST_SCAN_MAX))
+    return int(counted.fetchone()[0]) < LIST_SCAN_MAX
 
 
 def _bucket_page(
@@ -112,6 +124,10 @@ def _bucket_page(
     candidates = [Condition("f.bucket_id = ?", (query.bucket_id,))]
     if wanted.name:
         candidates.append(Condition("f.filename = ?", (wanted.name,)))
+    if wanted.below:
+        rows = "SELECT sequence FROM file_paths WHERE bucket_id = ? AND path >= ? AND path < ?"
+        values = (query.bucket_id, *folders.range_below(wanted.below))
+        candidates = [Condition(f"f.sequence IN ({rows})", values)]
     if wanted.folder:
         in_folder = "p.bucket_id = ? AND p.path = ?"
         candidates = [Condition(in_folder, (query.bucket_id, folders.key_of(wanted.folder)))]
@@ -131,8 +147,11 @@ def _shared_page(
 ) -> tuple[list[Row], int]:
     """Return files in the bucket that the user owns or has a permission on, and the next cursor."""
     filters = (own_or_granted(question, user), *wanted.filters)
-    if wanted.folder:  # a permission may be on a file elsewhere
+    # A permission may be on a file elsewhere.
+    if wanted.folder:
         filters = (*filters, folders.directly_in(wanted.folder))
+    if wanted.below:
+        filters = (*filters, folders.below(wanted.below))
     if wanted.name:
         filters = (*filters, Condition("f.filename = ?", (wanted.name,)))
     conditions = " AND ".join(condition.sql for condition in filters)
@@ -166,6 +185,9 @@ def _shared_sequences(
     if wanted.folder:
         owned = "FROM file_paths WHERE bucket_id = ? AND owner_id = ? AND path = ?"
         owned_values.append(folders.key_of(wanted.folder))
+    if wanted.below:
+        owned = "FROM file_paths WHERE bucket_id = ? AND owner_id = ? AND path >= ? AND path < ?"
+        owned_values += folders.range_below(wanted.below)
     if wanted.name:  # the plus keeps the index of owners out
         owned = "FROM files WHERE bucket_id = ? AND +owner_id = ? AND filename = ?"
         owned_values.append(wanted.name)

@@ -40,6 +40,16 @@ def place(change: Change, sequence: int, path: str) -> None:
     )
 
 
+def range_in(path: str) -> tuple[str, str]:
+    """Return where the paths of a folder's own files begin and end in the table."""
+    return key_of(path), key_of(path) + SEPARATOR
+
+
+def range_below(path: str) -> tuple[str, str]:
+    """Return where the paths of the files in a folder and below it begin and end in the table."""
+    return key_of(path), key_of(path) + AFTER_SEPARATOR
+
+
 def directly_in(path: str) -> Condition:
     """Return the condition that one of `files f` is in a folder, with "" at the top of its bucket."""
     if not path:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coordinator.machine import bucket_lists
+from coordinator.machine.execution import pages
 from metadata.model import rules
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller
 from metadata.protocol import commands, queries
@@ -66,6 +68,7 @@ def files(state: State, caller: Caller, path: str, *, limit: int = 1000, **narro
     paths=st.lists(PATHS, min_size=1, max_size=12),
     moves=st.lists(st.tuples(st.integers(0, 11), PATHS), max_size=6),
     limit=st.sampled_from([1, 2, 1000]),
+    scan_max=st.sampled_from([2, 3, 5000]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lists_are_those_of_a_model(
@@ -73,9 +76,12 @@ def test_lists_are_those_of_a_model(
     paths: list[str],
     moves: list[tuple[int, str]],
     limit: int,
+    scan_max: int,
 ) -> None:
     state = State(tmp_path_factory.mktemp("folders") / "state.sqlite")
-    with closing(state.store):
+    with closing(state.store), pytest.MonkeyPatch.context() as patched:
+        for module in (bucket_lists, pages):
+            patched.setattr(module, "LIST_SCAN_MAX", scan_max)
         state.nodes("n1", "n2", "n3")
         state.user("alice")
         owners = [ADMIN if number % 3 else Caller("alice", 1) for number in range(len(paths))]
