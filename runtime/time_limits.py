@@ -2,7 +2,7 @@
 
 Each step of a request waits for others: for coordinators, for members of an upload, for the node that holds
 it. Each such wait is limited to the rest of PATIENCE_S (`bounded_s`), in addition to its own bound, so that
-consecutive waits do not add up. The time restarts with progress (`moved`), which is only:
+consecutive waits do not add up. The time restarts with progress (`note_progress`), which is only:
 
 - the client sent bytes, or this disk stored them; while waiting for the client no time passes
   (`client_sends`), as the pace of bodies has its own bounds, `web/rate_limits.py`;
@@ -72,7 +72,7 @@ def client_sends() -> Iterator[None]:
         yield
     finally:
         patience.rests -= 1
-        moved()
+        note_progress()
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def own_bounds() -> Iterator[None]:
         yield
 
 
-def failing(error: BaseException) -> None:
+def note_failure(error: BaseException) -> None:
     """Note that the response is decided, this error: cleaning up is no progress, and gets the remaining time.
 
     Not if a client went away, which waits for nothing.
@@ -91,7 +91,7 @@ def failing(error: BaseException) -> None:
         patience.is_failing = True
 
 
-def moved(*, allow_s: float = 0.0) -> None:
+def note_progress(*, allow_s: float = 0.0) -> None:
     """Restart the time of the current request; its next step may take `allow_s` if that is longer."""
     patience = _PATIENCE.get()
     if patience is not None and not patience.is_failing:

@@ -27,7 +27,7 @@ BOUNDS: Final = {
     "api": 6,
     "coordinator": 39,
     "node": 11,
-    "deploy": 16,
+    "deploy": 14,
     "client/filestore_client": 6,
 }
 SENTENCE_WORDS_MAX: Final = 32

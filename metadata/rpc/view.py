@@ -192,7 +192,7 @@ class View:
             self._changed.clear()
             await self._changed.wait()
 
-    async def renewed(self) -> ClusterView:
+    async def fetch_confirmed(self) -> ClusterView:
         """The view that the leader has confirmed after this was asked for. The caller sets the deadline."""
         asked_at = time.monotonic()
         self._doubt()

@@ -190,7 +190,7 @@ class NodeMetrics:
         )
 
 
-async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
+async def count_bytes(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
     """Pass the pieces on, and count their bytes once they were consumed; closes `body` at its end."""
     async with aclosing(body):
         async for piece in body:

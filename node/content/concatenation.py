@@ -33,7 +33,7 @@ from node.uploads.forwarding import pass_on
 from node.uploads.holder import EMPTY_SHA256
 from node.uploads.services import NODE
 from node.uploads.upload_copies import bytes_of_peer
-from runtime.time_limits import PATIENCE_S, moved
+from runtime.time_limits import PATIENCE_S, note_progress
 from web.headers.tus_fields import parts_field, versioned
 from web.request_body import Batch
 
@@ -117,7 +117,7 @@ async def gather(session: UploadSession) -> None:
     assert record.size_bytes is not None, "the log knows the sizes of the parts"
     if session.file.finished is not None:
         return  # all parts before it were verified
-    await holder.stand_at(session.file.offset)  # settles the bytes of an earlier request
+    await holder.settle_at(session.file.offset)  # settles the bytes of an earlier request
     await session.require_room(record.size_bytes)
     query = GetParts(caller=session.caller, file_uuids=record.parts)
     parts = await session.services.api.metadata.read(query, list[UploadPart])
@@ -184,7 +184,7 @@ async def _batches(
         async for piece in coming:
             await disk.run(reading.found.update, piece)
             yield [piece]
-            moved()  # this disk has written it
+            note_progress()  # this disk has written it
             await session.holder.keep_up()
 
 
@@ -247,4 +247,4 @@ async def _hash_own(session: UploadSession, start: int, stop: int, reading: _Rea
         async with aclosing(_own_pieces(session, session.record.file_uuid, start, stop)) as own:
             async for piece in own:
                 await session.services.disk.run(reading.found.update, piece)
-                moved()
+                note_progress()

@@ -44,7 +44,7 @@ from node.content.upload_session import UploadRequest, UploadSession
 from node.uploads.completion import SMALL_CONTENT_BYTES, store_small
 from node.uploads.forwarding import HolderAddress, ask_holder, refusal_of
 from node.uploads.services import NODE, NodeServices
-from runtime.time_limits import moved
+from runtime.time_limits import note_progress
 from web.app import keeps_in_memory
 from web.headers.conditions import require_content
 from web.headers.digests import (
@@ -78,7 +78,7 @@ async def receive(request: web.Request, creation: Creation) -> web.StreamRespons
     if (created := await _created_at_once(request, services, creation, incoming)) is not None:
         return await creation.answer(created)
     upload = await tus_creation.begin(services.api.metadata, creation)
-    moved()
+    note_progress()
     asked = UploadRequest(request, services, caller, upload, seen_releases)
     pending = PendingCreation(services, creation, incoming, upload)
     try:

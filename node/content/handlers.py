@@ -223,9 +223,9 @@ async def _settle(asked: UploadRequest) -> None:
     goes_on = asked.request.method == hdrs.METH_HEAD  # HEAD precedes a resumption; other methods only look
     services, doubt_s = asked.services, bounded_s(DOUBT_S if goes_on else POLL_DOUBT_S)
     if asked.record.placement:
-        await services.locks.settled(asked.record.file_uuid, doubt_s=doubt_s, ends_silent=goes_on)
+        await services.locks.wait_until_settled(asked.record.file_uuid, doubt_s=doubt_s, ends_silent=goes_on)
     if services.locks.releases != asked.seen_releases:
-        await asked.look_again()
+        await asked.refresh()
         if asked.other_holder is not None:
             raise HolderChanged(is_untouched=True)
     if not asked.record.placement or not asked.record.offset_bytes:

@@ -35,7 +35,7 @@ from node.uploads.completion import SMALL_CONTENT_BYTES, complete_small, complet
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import NO_ROOM, SMALL_BYTES, Overtaken
 from node.uploads.services import NodeServices
-from runtime.time_limits import failing, moved
+from runtime.time_limits import note_failure, note_progress
 from web.app import body_batches, keeps_in_memory
 from web.headers.digests import WrongContent, agreed_sha256
 from web.request_body import Batch
@@ -152,10 +152,10 @@ async def _write_short(session: UploadSession, incoming: IncomingBytes) -> Conte
 
 async def _keep(holder: UploadHolder, content: bytes, error: Exception) -> None:
     """Keep the first bytes of the upload in its file, after an error; they are acknowledged nowhere yet."""
-    failing(error)
+    note_failure(error)
     with suppress(FilestoreError):
         await holder.open()
-        await holder.stand_at(0)  # drops bytes of an earlier request
+        await holder.settle_at(0)  # drops bytes of an earlier request
         await holder.keep(content)
 
 
@@ -163,7 +163,7 @@ async def _write_file(session: UploadSession, incoming: IncomingBytes, start: in
     """Write the bytes into the file of the upload, from `start` on."""
     holder = session.holder
     if not incoming.is_whole:
-        await holder.stand_at(start)
+        await holder.settle_at(start)
     incoming.require_fit(session.record)
     if incoming.size_bytes is not None:
         await _declare(session, incoming.size_bytes)
@@ -218,7 +218,7 @@ async def receive(
         if declared_sha256 and not hashes:
             file.withhold()
         file.append(*batch)
-        holder.written()
+        holder.note_written()
 
     try:
         with session.expect_client():
@@ -242,7 +242,7 @@ async def receive(
         await holder.roll_back(start, start_sha256)
         raise
     except BaseException as error:
-        failing(error)
+        note_failure(error)
         with suppress(FilestoreError):
             await (holder.roll_back(start, start_sha256) if hashes else holder.settle_received())
         raise
@@ -290,7 +290,7 @@ async def _request_batches(session: UploadSession) -> AsyncGenerator[Batch, None
             session.lock.receiving = False  # the client waits for this node now
             session.services.metrics.upload_bytes.inc(sum(map(len, batch)))
             yield batch
-            moved()  # this disk has written it
+            note_progress()  # this disk has written it
             await session.holder.keep_up()
             session.lock.touch()
             session.lock.receiving = True

@@ -33,7 +33,7 @@ from node.uploads.services import NODE, NodeServices
 from node.uploads.succession import take_over
 from node.uploads.write_locks import UploadLock
 from runtime.logs import LastingTroubles
-from runtime.time_limits import moved
+from runtime.time_limits import note_progress
 from web.headers.conditions import require_content
 
 # At the log, for one request: the holder of an upload changes once, or twice during a drain.
@@ -81,10 +81,10 @@ class UploadRequest:
         caller = await authenticate(request)
         query = GetUpload(caller=caller, file_uuid=path_uuid(request, "file_uuid"))
         record = await services.api.metadata.read(query, UploadRecord)
-        moved()
+        note_progress()
         return cls(request, services, caller, record, seen_releases)
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """Read the upload from the log again. Raises what the log refuses."""
         self.seen_releases = self.services.locks.releases
         query = GetUpload(caller=self.caller, file_uuid=self.record.file_uuid)
@@ -135,7 +135,7 @@ async def run_at_holder(
     """
     for look in range(LOOKS_MAX):
         if look:
-            await asked.look_again()
+            await asked.refresh()
         holder = asked.other_holder
         if holder is None and not asked.is_hung:
             try:
@@ -196,7 +196,7 @@ class UploadSession:
         """
         if opens:
             await self.holder.open()
-        moved()
+        note_progress()
 
     @contextmanager
     def expect_client(self) -> Iterator[None]:
@@ -230,14 +230,14 @@ async def upload_session(
         locking = services.locks.lock(file_uuid, *(connection or _connection_of(asked.request)))
         lock = await stack.enter_async_context(locking)
         if services.locks.releases != asked.seen_releases:
-            await asked.look_again()
+            await asked.refresh()
             if asked.record.placement and asked.record.placement[0] != services.node_id:
                 raise HolderChanged(is_untouched=True)
         holder = UploadHolder(services, asked.caller, asked.record)
         stack.push_async_callback(holder.close)
         session = UploadSession(asked.request, services, asked.caller, holder, lock)
         try:
-            moved()
+            note_progress()
             yield session
         except Overtaken as error:
             raise HolderChanged(is_untouched=not session.has_read) from error

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound, PayloadTooLarge, Unavailable
 from metadata.model.identifiers import is_sha256
-from node.base.metrics import counted
+from node.base.metrics import count_bytes
 from node.diskio.executor import write_overlapped
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.fetch import SOURCES_MAX
@@ -118,7 +118,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     try:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as reading:
             with BodyWriter.for_response(request, response) as out:
-                await out.send(counted(reading, services.metrics.replica_bytes.labels("sent")))
+                await out.send(count_bytes(reading, services.metrics.replica_bytes.labels("sent")))
                 await out.end()
     except BlobDamaged as damage:
         await remove_from_service(services.disk, services.blobs, services.metrics, damage)

@@ -39,7 +39,7 @@ from ca.errors import (
 from metadata.model.identifiers import is_sha256, is_uuid
 from node.diskio.executor import write_overlapped
 from node.peer.client import PeerFailed
-from node.staging.resumed_hash import opened_in_steps
+from node.staging.resumed_hash import open_in_steps
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.uploads.chain_link import (
@@ -224,7 +224,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[UploadFile
         if uploads.opens_quickly(terms.file_uuid, stop):
             upload = await disk.run(_open, uploads, terms, stop)
         else:
-            upload = await opened_in_steps(disk, partial(_open, uploads, terms, stop))
+            upload = await open_in_steps(disk, partial(_open, uploads, terms, stop))
         try:
             yield upload
         finally:

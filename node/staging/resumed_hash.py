@@ -29,7 +29,7 @@ from ca.errors import Unavailable
 from node.base.shared_work import SharedWork
 from node.diskio.executor import DiskWorkers
 from node.storage.segments import SegmentHasher
-from runtime.time_limits import moved
+from runtime.time_limits import note_progress
 
 STATES_MAX: Final = 16_384
 SEGMENTS_MAX: Final = 4 << 20  # of all states together: their checksums take 32 MiB
@@ -84,7 +84,7 @@ class HashedUploads:
         return hasher
 
 
-async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, within_s: float = OPEN_S) -> _T:
+async def open_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, within_s: float = OPEN_S) -> _T:
     """Return the result of `step`, which hashes up to a number of bytes each time it is called.
 
     Raises Unavailable if that takes longer than `within_s` and a step; the next call continues there.
@@ -95,7 +95,7 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
         try:
             return await disk.run_long(step, STEP_BYTES)
         except HashingUnfinished as unfinished:
-            moved()
+            note_progress()
             if loop.time() >= until_s:
                 raise Unavailable(
                     "This node is still reading its bytes of the upload. Ask again.", retry_after_s=1

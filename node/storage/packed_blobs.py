@@ -44,7 +44,7 @@ class OpenPackedBlob(OpenBlob):
         `fd`: a descriptor of memory that has the content already. `is_afresh`: the content was just read from
         the medium.
         """
-        descriptor = fd if fd >= 0 else in_memory(content)
+        descriptor = fd if fd >= 0 else memory_descriptor(content)
         super().__init__(fd=descriptor, sha256=found.sha256.hex(), sums=sums_of(found), trusted=trusted)
         self._content, self._found, self._store = content, found, store
         self._is_afresh = is_afresh
@@ -228,7 +228,7 @@ def sums_of(found: PackedBlob) -> SegmentSums:
     return SegmentSums(found.length, found.digest * segment_count(found.length))
 
 
-def in_memory(content: bytes) -> int:
+def memory_descriptor(content: bytes) -> int:
     """Return a descriptor of memory with these bytes. Raises OSError."""
     descriptor = os.memfd_create("blob", os.MFD_CLOEXEC)
     try:

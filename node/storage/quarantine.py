@@ -19,7 +19,7 @@ from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, u
 from node.packs.rows import PackedBlob
 from node.storage.blob_files import SIDECAR, require_sha256
 from node.storage.blobs import BlobStore
-from node.storage.packed_blobs import identity_of, in_memory, sums_of
+from node.storage.packed_blobs import identity_of, memory_descriptor, sums_of
 from node.storage.segments import (
     DIGEST_BYTES,
     SEGMENT_BYTES,
@@ -195,7 +195,7 @@ class Quarantine:
         """Open the record that is out of service and still in its place."""
         for found in self._blobs.packed.copies(sha256):
             if self._blobs.out_of_service.covers_packed(sha256, identity_of(found)):
-                descriptor = in_memory(self._blobs.packed.read_damaged(found))
+                descriptor = memory_descriptor(self._blobs.packed.read_damaged(found))
                 sums = sums_of(found)
                 return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, sums, is_moved=False)
         return None

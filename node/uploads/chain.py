@@ -36,7 +36,7 @@ from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
 from node.uploads.chain_link import Link, LinkSource, LinkTerms, next_fencing_token
 from runtime.lifetime import end_tasks
-from runtime.time_limits import PATIENCE_S, bounded_s, moved
+from runtime.time_limits import PATIENCE_S, bounded_s, note_progress
 from runtime.wording import counted
 
 RETRY_S = 5.0  # before a member that failed is tried again
@@ -166,7 +166,7 @@ class Chain:
                 self._note_silent()
                 raise self._shortage()
             await self._wait()
-        moved()
+        note_progress()
 
     def end(self) -> None:
         """Note that no more bytes arrive."""
@@ -288,7 +288,7 @@ class Chain:
         """
         reached = self.durable() | {"": self._source.hashed_bytes}
         if any(stop > self._reached.get(name, 0) for name, stop in reached.items()):
-            moved()
+            note_progress()
         self._reached |= {name: max(stop, self._reached.get(name, 0)) for name, stop in reached.items()}
 
     def _note_silent(self) -> None:

@@ -158,7 +158,7 @@ class LinkSource:
         """Return the last mark that is not above `stop`."""
         return max((mark for mark in self._marks.items() if mark[0] <= stop), default=None)
 
-    async def more(self, position: int) -> bool:
+    async def wait_for_bytes(self, position: int) -> bool:
         """Wait until there are bytes at `position`; return False if none will arrive."""
         while self.limit <= position:
             if self.ended:
@@ -284,7 +284,7 @@ class Link:
         proposed = max(acknowledged, self._terms.proposed_offset)
         for limit in (max(self._source.limit, proposed), proposed, acknowledged):
             theirs, sha256 = await self._ask(limit)
-            if not await self._source.more(theirs - 1):
+            if not await self._source.wait_for_bytes(theirs - 1):
                 raise PeerFailed(self.member, "has more bytes than were sent")
             self.is_hashing = True
             if sha256 == await self._source.prefix_sha256(theirs):
@@ -328,7 +328,7 @@ class Link:
         position = start
         yield b""  # the response's head waits for the body
         await self._is_answered.wait()
-        while await self._source.more(position):
+        while await self._source.wait_for_bytes(position):
             span = self._source.span(position)
             yield span
             position = span.stop

@@ -28,12 +28,12 @@ from metadata.protocol.queries import GetUpload, KnownReplicas
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import PeerFailed
 from node.storage.damage import verify_blob
-from node.storage.packed_blobs import in_memory
+from node.storage.packed_blobs import memory_descriptor
 from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
 from node.uploads.holder import EMPTY_SHA256, UploadHolder
 from node.uploads.progress import SMALL_BYTES
 from node.uploads.services import NodeServices
-from runtime.time_limits import bounded_s, failing, moved
+from runtime.time_limits import bounded_s, note_failure, note_progress
 from web.headers.digests import WrongContent, agreed_sha256
 
 SMALL_CONTENT_BYTES: Final = BLOB_BYTES_MAX
@@ -63,7 +63,7 @@ async def complete_upload(holder: UploadHolder, sha256: str = "", *, patch_offse
                 await holder.drop_unrecorded()
         raise
     except FilestoreError as error:
-        failing(error)
+        note_failure(error)
         if holder.is_open:
             with suppress(FilestoreError):  # small content is stored nowhere else yet
                 await holder.settle_received()
@@ -78,7 +78,7 @@ async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> Con
         await holder.settle()
     await _check_expected(holder, sha256)
     blob = await disk.run(holder.file.finish)
-    moved()
+    note_progress()
     made = await services.replication.finish(holder.terms, blob, holder.whole_copies)
     record = holder.record
     stored = StoredContent(
@@ -88,7 +88,7 @@ async def _complete(holder: UploadHolder, sha256: str, patch_offset: int) -> Con
         md5=await disk.run(holder.file.md5),
         as_of=record.as_of,
     )
-    moved()
+    note_progress()
     content = await _record_stored(
         services, holder.caller, record, stored, blob.size_bytes, patch_offset=patch_offset
     )
@@ -153,7 +153,7 @@ async def store_small(
     blob = FinishedBlob(sha256, len(content))
     here = services.small_blobs.put(sha256, content)
     replicas = await services.replication.spread_small(blob, content, placement, here)
-    moved()
+    note_progress()
     manifest = manifest_at_once(content) if kind == PROJECT_FILE else None
     return StoredContent(
         sha256=sha256,
@@ -165,7 +165,7 @@ async def store_small(
 
 
 def _manifest_in_memory(content: bytes) -> Manifest:
-    descriptor = in_memory(content)
+    descriptor = memory_descriptor(content)
     try:
         return read_manifest(descriptor, len(content))
     finally:
@@ -249,7 +249,7 @@ async def _look_again(services: NodeServices, command: CompleteUpload) -> Comple
     if record.placement[:1] != [services.node_id] or record.epoch != command.epoch:
         return None
     # From here on the nodes are checked later than `record.as_of`.
-    moved()
+    note_progress()
     placement = [node_id for node_id in record.placement if node_id not in still]
     replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)
     return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)

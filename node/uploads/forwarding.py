@@ -35,7 +35,7 @@ from node.packs.store import BLOB_BYTES_MAX
 from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.uploads.services import NodeServices
 from node.uploads.succession import is_reachable
-from runtime.time_limits import PATIENCE_S, moved
+from runtime.time_limits import PATIENCE_S, note_progress
 from web.app import ClientGone, body_batches, body_chunks, request_id
 from web.internals.aiohttp_server import ServerConnection
 from web.rate_limits import BodyPace
@@ -331,7 +331,7 @@ async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Tim
                 await asyncio.sleep(_WATCH_S)
                 while not await is_reachable():
                     await asyncio.sleep(_LOOK_AGAIN_S)
-            moved()
+            note_progress()
     limit.reschedule(asyncio.get_running_loop().time())
 
 

@@ -24,7 +24,7 @@ from ca.errors import (
     Unauthorized,
 )
 from metadata.model.records import VM, Caller, UploadRecord
-from node.staging.resumed_hash import opened_in_steps
+from node.staging.resumed_hash import open_in_steps
 from node.staging.upload_file import UploadFile
 from node.storage.content_file import Unreadable
 from node.storage.segments import BlobDamaged, BlobMissing
@@ -32,7 +32,7 @@ from node.uploads.chain_link import LinkTerms
 from node.uploads.progress import NO_ROOM, Overtaken, UploadProgress
 from node.uploads.services import NodeServices
 from node.uploads.succession import give_up, hand_over, own_prefix
-from runtime.time_limits import moved
+from runtime.time_limits import note_progress
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -91,7 +91,7 @@ class UploadHolder:
             raise PayloadTooLarge(f"There are already {self.file.offset} bytes, more than {size_bytes}.")
         self.file.size_bytes = size_bytes
 
-    async def stand_at(self, offset: int) -> None:
+    async def settle_at(self, offset: int) -> None:
         """Make sure that the next byte of the upload is that at `offset`.
 
         Unacknowledged bytes of an earlier request are settled first, or dropped if the client resumes at the
@@ -134,9 +134,9 @@ class UploadHolder:
             await self.roll_back(0, EMPTY_SHA256)
             raise
 
-    def written(self) -> None:
+    def note_written(self) -> None:
         """Note written bytes; called after each append, in its thread."""
-        self._progress.written(self.file)
+        self._progress.note_written(self.file)
 
     async def keep_up(self) -> None:
         """Report and wait as needed, between pieces of a body. Raises what `UploadProgress.keep_up` does."""
@@ -149,7 +149,7 @@ class UploadHolder:
         content; Overtaken.
         """
         durable_offset = await self.services.disk.run(self.file.sync)
-        moved()
+        note_progress()
         if durable_offset == self.record.offset_bytes and not self._progress.is_running:
             return
         assert durable_offset == self.file.offset, "no piece is withheld when bytes are settled"
@@ -268,7 +268,7 @@ class UploadHolder:
         async def opened() -> UploadFile:
             if uploads.opens_quickly(record.file_uuid, record.offset_bytes):
                 return await disk.run(step)
-            return await opened_in_steps(disk, lambda most: step(hash_bytes_max=most))
+            return await open_in_steps(disk, lambda most: step(hash_bytes_max=most))
 
         try:
             return await opened()

@@ -31,7 +31,7 @@ from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
 from node.uploads.services import NodeServices
 from node.uploads.succession import known_nodes
 from runtime.lifetime import end_tasks
-from runtime.time_limits import moved
+from runtime.time_limits import note_progress
 from web.headers.ranges import SIZE_BYTES_MAX
 
 SMALL_BYTES = 4 << 20  # smaller content is copied when it is complete: a chain would cost more
@@ -114,7 +114,7 @@ class UploadProgress:
         except NO_ROOM:
             await self.reserve(offset)
 
-    def written(self, file: UploadFile) -> None:
+    def note_written(self, file: UploadFile) -> None:
         """After each append, in its thread: allow the links to send the bytes, and mark and sync them."""
         if self._source is None:
             if SMALL_BYTES < file.offset <= reserved_stop(self.record):
@@ -318,7 +318,7 @@ class UploadProgress:
         """Adopt the record that the log answered with. Raises Overtaken if another node holds it."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
-        moved()
+        note_progress()
         self.record = record
 
     def _placement(self, offset: int) -> list[str]:

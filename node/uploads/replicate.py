@@ -32,7 +32,7 @@ from node.storage.segments import BlobDamaged, FinishedBlob
 from node.uploads.chain_link import LinkTerms
 from node.uploads.small_copies import SmallCopies
 from runtime.lifetime import end_tasks
-from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
+from runtime.time_limits import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, note_progress
 
 ASK_TIMEOUT_S = 5.0  # for a peer to report whether it has a blob: it opens two files
 SYNC_S = 10.0  # after its last byte: a peer has at most 64 MiB left to sync, on a slow disk
@@ -64,11 +64,11 @@ class _Attempt:
         """Allow its next step this much time."""
         self.quiet_until_s = asyncio.get_running_loop().time() + timeout_s
 
-    def moved(self, *, works_s: float = 0.0) -> None:
+    def note_progress(self, *, works_s: float = 0.0) -> None:
         """Record progress, also of the request; `works_s`: the usual duration of its next step."""
         self.moved_at_s = asyncio.get_running_loop().time()
         self.works_until_s = self.moved_at_s + works_s
-        moved(allow_s=works_s)
+        note_progress(allow_s=works_s)
 
 
 class Replication:
@@ -235,7 +235,7 @@ class Replication:
         try:
             if not await self._affirms(attempt, blob, path, ASK_TIMEOUT_S):
                 return False
-            attempt.moved(works_s=min(blob.size_bytes / VERIFY_BYTES_PER_S, VERIFY_S))
+            attempt.note_progress(works_s=min(blob.size_bytes / VERIFY_BYTES_PER_S, VERIFY_S))
             return await self._affirms(attempt, blob, f"{path}?verify=1", VERIFY_S)
         except PeerFailed as failure:
             facts = {"peer": attempt.node_id, "reason": failure.reason}
@@ -287,7 +287,7 @@ class Replication:
                 async for piece in reading:
                     yield piece
                     attempt.allow(GRACE_S)
-                    attempt.moved()
+                    attempt.note_progress()
                     sent_bytes.inc(len(piece))
         except BlobDamaged as damage:
             await remove_from_service(self._disk, self._blobs, self._metrics, damage)
@@ -311,7 +311,7 @@ async def _until_enough(
         if enough_at_s is None and sum(copy.result() for copy in copies if copy.done()) >= needed:
             enough_at_s = now_s()
             if needed > 0:
-                moved()
+                note_progress()
         until_s = {copy: _given_up_at_s(copies[copy], enough_at_s, patience_s) for copy in pending}
         moving = [at_s for at_s in until_s.values() if at_s > now_s()]
         if not moving:

@@ -34,7 +34,7 @@ from node.staging.upload_store import QUICK_BYTES
 from node.uploads.chain_link import SHA256_HEADER
 from node.uploads.services import NodeServices
 from runtime.lifetime import end_tasks
-from runtime.time_limits import bounded_s, moved
+from runtime.time_limits import bounded_s, note_progress
 
 TAKEOVER_S = 8.0  # for the leader to notice the loss, and for members to answer; less for a client
 RETRY_S = 0.5
@@ -108,7 +108,7 @@ async def begin_anew_if_lost(
         begun = await services.api.metadata.propose(command, UploadRecord)
     except Conflict:
         return None  # it continued meanwhile, or a node of this name has joined
-    moved()
+    note_progress()
     facts = {"file_uuid": record.file_uuid, "offset_bytes": record.offset_bytes}
     _log.error("an upload starts over, because no node has its bytes any more", extra=facts)
     return begun
@@ -208,7 +208,7 @@ async def _propose(
         offset_bytes=record.offset_bytes,
     )
     taken = await services.api.metadata.propose(command, UploadRecord)
-    moved()
+    note_progress()
     facts = {"file_uuid": record.file_uuid, "peer": successor, "offset_bytes": record.offset_bytes}
     _log.info("took over an upload", extra=facts)
     return taken
@@ -294,7 +294,7 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
         return True
     with suppress(TimeoutError):
         async with asyncio.timeout(bounded_s(PROBE_S)):
-            view = await services.api.view.renewed()
+            view = await services.api.view.fetch_confirmed()
             return any(node.node_id == node_id for node in view.nodes)
     return True
 

@@ -23,7 +23,7 @@ from node.base.shared_work import SharedWork, StillRunning
 from node.diskio.executor import DiskWorkers
 from node.peer.client import STALL_TIMEOUT_S, PeerClient, PeerFailed, pieces
 from node.peer.range_fetch import Pace
-from node.staging.resumed_hash import opened_in_steps, read_prefix
+from node.staging.resumed_hash import open_in_steps, read_prefix
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.uploads.write_locks import UploadLocks
@@ -163,7 +163,7 @@ class UploadCopies(SharedWork[_Key, CopyStanding]):
         """Yield the upload, durable in the end. Raises Conflict for an old epoch."""
         step = partial(self._open_step, file_uuid, order)
         # The leader sees the progress.
-        upload = await opened_in_steps(self._disk, step, within_s=float("inf"))
+        upload = await open_in_steps(self._disk, step, within_s=float("inf"))
         try:
             yield upload
         finally:

@@ -99,7 +99,9 @@ class UploadLocks:
                 f"A node accepts at most {WRITERS_MAX} of your uploads at a time.", retry_after_s=5
             )
 
-    async def settled(self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True) -> bool:
+    async def wait_until_settled(
+        self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True
+    ) -> bool:
         """Wait until no dead request uses this upload; return False if a live one does. Raises UploadLocked.
 
         A request that seems alive is awaited for `doubt_s`. With `ends_silent`, a silent request counts as
@@ -129,7 +131,7 @@ class UploadLocks:
         self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], object]
     ) -> AsyncIterator[UploadLock]:
         """Use the upload alone. Raises UploadLocked while a live request writes it."""
-        if not await self.settled(file_uuid):
+        if not await self.wait_until_settled(file_uuid):
             raise UploadLocked("Another request is writing this upload now.")
         lock = UploadLock(connected, disconnect)
         lock.touch()

@@ -11,7 +11,7 @@ _KEPT = "tests/unit/runtime/test_kept_time.py::test_"
 _ORPHANS = "tests/unit/node/custody/test_orphans.py::test_"
 _JUMP = f"{_CLOCKS}jump_of_all_clocks_ends_nothing_and_dates_nothing_back"
 _DIVERGENCE = "tests/unit/coordinator/member/test_divergence.py::test_"
-_TOUCHED = "tests/unit/coordinator/machine/execution/test_touched.py::test_"
+_TOUCHED = "tests/unit/coordinator/machine/execution/test_slice_changes.py::test_"
 _SNAPSHOTS = "tests/unit/coordinator/storage/test_sound_snapshots.py::test_"
 _ENDS = (
     "tests/unit/coordinator/machine/test_permission_ends.py::test_permission_holds_until_its_last_millisecond"

@@ -14,7 +14,14 @@ from node.storage.segments import FinishedBlob
 from node.uploads import forwarding
 from node.uploads.forwarding import HolderAddress, _while_reachable
 from runtime import time_limits
-from runtime.time_limits import bounded_s, client_sends, failing, is_client_waiting, moved, patient
+from runtime.time_limits import (
+    bounded_s,
+    client_sends,
+    is_client_waiting,
+    note_failure,
+    note_progress,
+    patient,
+)
 from tests.unit.node.peer.test_silence import hung
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.upload_records import UUID, chain_of_all, store_upload
@@ -44,7 +51,7 @@ async def test_waits_share_one_bound_which_begins_anew_with_progress_only() -> N
         await asyncio.sleep(PATIENCE_S / 2)
         assert bounded_s(OWN_S) <= PATIENCE_S / 2
         assert bounded_s(0.01) == 0.01, "no wait becomes longer by it"
-        moved()
+        note_progress()
         assert bounded_s(OWN_S) > PATIENCE_S / 2
         await asyncio.sleep(PATIENCE_S)
         assert bounded_s(OWN_S) == 0
@@ -53,12 +60,12 @@ async def test_waits_share_one_bound_which_begins_anew_with_progress_only() -> N
 
 async def test_nothing_on_the_way_to_an_error_is_progress() -> None:
     async with patient():
-        failing(ConnectionResetError())
+        note_failure(ConnectionResetError())
         assert bounded_s(OWN_S) > 0
-        moved()
-        failing(Unavailable("no"))
+        note_progress()
+        note_failure(Unavailable("no"))
         await asyncio.sleep(PATIENCE_S)
-        moved()
+        note_progress()
         assert bounded_s(OWN_S) == 0
 
 

@@ -160,7 +160,7 @@ async def test_view_that_is_asked_for_is_confirmed_without_waiting_for_the_next_
     view = View(client, lambda: HeartbeatCall(0, 0, 0))
     async with running(view):
         await until_leader_is(view, heard=True)
-        await asyncio.wait_for(view.renewed(), DEADLINE_S)
+        await asyncio.wait_for(view.fetch_confirmed(), DEADLINE_S)
         assert coordinators["c1"].proofs[-1] == PROOF_NOW
 
 

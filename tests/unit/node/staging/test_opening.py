@@ -11,7 +11,7 @@ import pytest
 from ca.errors import Unavailable
 from node.diskio.executor import LONG_JOBS_MAX, DiskWorkers
 from node.staging import resumed_hash
-from node.staging.resumed_hash import HashedUploads, opened_in_steps
+from node.staging.resumed_hash import HashedUploads, open_in_steps
 from node.staging.upload_file import UploadFile
 from node.staging.upload_store import UploadStore
 from node.storage import segments
@@ -130,7 +130,7 @@ async def test_large_uploads_do_not_hold_up_one_behind_them(
         def step(bytes_max: int) -> UploadFile:
             return uploads.open(name(number), None, hash_bytes_max=bytes_max)
 
-        upload = await opened_in_steps(disk, step)
+        upload = await open_in_steps(disk, step)
         ended.append(number)
         assert upload.offset == (1000 if number == 99 else len(CONTENT))
         upload.close()
@@ -157,7 +157,7 @@ async def test_opening_ends_in_time_and_the_next_one_goes_on_there(
     refused = 0
     while True:
         try:
-            upload = await opened_in_steps(disk, step, within_s=0.0)
+            upload = await open_in_steps(disk, step, within_s=0.0)
             break
         except Unavailable:
             refused += 1

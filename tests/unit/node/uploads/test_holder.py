@@ -60,7 +60,7 @@ async def test_piece_whose_checksum_is_not_known_yet_waits_for_no_member(
 
     def write() -> None:
         holder.file.append(CONTENT)
-        holder.written()
+        holder.note_written()
 
     try:
         await holder.open()

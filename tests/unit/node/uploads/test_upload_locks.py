@@ -71,10 +71,12 @@ async def test_silent_request_is_not_ended_by_who_looks_on(monkeypatch: pytest.M
     async with asyncio.TaskGroup() as group:
         group.create_task(use(table, silent, begun=begun, receiving=True))
         await begun.wait()
-        assert not await table.settled(ID, ends_silent=False)
+        assert not await table.wait_until_settled(ID, ends_silent=False)
         assert not silent.gone.is_set()
         silent.gone.set()
-        assert await table.settled(ID, ends_silent=False)  # a closed connection leaves nobody to wait for
+        assert await table.wait_until_settled(
+            ID, ends_silent=False
+        )  # a closed connection leaves nobody to wait for
 
 
 async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +85,7 @@ async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch)
     async with asyncio.TaskGroup() as group:
         group.create_task(use(table, first, begun=begun, receiving=False))
         await begun.wait()
-        assert not await table.settled(ID)
+        assert not await table.wait_until_settled(ID)
         first.gone.set()
 
 
@@ -92,7 +94,7 @@ async def test_who_asks_waits_for_a_request_that_only_seems_to_live() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(use(table, first, begun=begun, receiving=True))
         await begun.wait()
-        asking = group.create_task(table.settled(ID, doubt_s=30.0))
+        asking = group.create_task(table.wait_until_settled(ID, doubt_s=30.0))
         for _ in range(3):  # it has not been noticed yet that the client is gone
             await asyncio.sleep(0)
             assert not asking.done()
@@ -104,7 +106,7 @@ async def test_who_asks_waits_for_a_request_that_only_seems_to_live() -> None:
 async def test_who_asks_is_answered_while_a_request_goes_on() -> None:
     table, first = UploadLocks(), Connection()
     async with table.lock(ID, first.connected, first.gone.set):  # works, and does not wait for its client
-        assert not await table.settled(ID, doubt_s=0.01)
+        assert not await table.wait_until_settled(ID, doubt_s=0.01)
         assert first.connected()
 
 
