@@ -195,12 +195,10 @@ async def receive(
     The bytes that may complete the content are withheld until they were compared with `whole_sha256`, which
     the request declares and the log does not know.
 
-    If the client vanished or stalled, its bytes are kept, and the reason is raised.
-
-    None of this request's bytes is kept after one of these errors. NO_ROOM: there are more than were declared
-    or the quota has room for. ChecksumMismatch: they do not match one of `checksums`. InvalidRequest: the
-    body is malformed or has another length. Forbidden, Unauthorized: the caller lost the permission
-    meanwhile. The same holds for an error of `check`.
+    If the client vanished or stalled, its bytes are kept, and the reason is raised. None of this request's
+    bytes is kept after NO_ROOM (more than were declared or the quota has room for), ChecksumMismatch (with
+    one of `checksums`), InvalidRequest (a malformed body, or another length), Forbidden, Unauthorized (the
+    caller lost the permission meanwhile), and errors of `check`.
 
     No byte of the upload is kept if all are here and do not hash to `whole_sha256` (WrongContent). With
     checksums, no byte of a body that ends early is kept either.
