@@ -192,16 +192,13 @@ async def receive(
 ) -> None:
     """Append a body to the file and make it durable; `complete` does so with small content.
 
-    The bytes that may complete the content are withheld until they were compared with `whole_sha256`, which
-    the request declares and the log does not know.
+    The bytes that may complete the content are withheld until they were compared with the `whole_sha256`
+    of the request.
 
-    If the client vanished or stalled, its bytes are kept, and the reason is raised. None of this request's
-    bytes is kept after NO_ROOM (more than were declared or the quota has room for), ChecksumMismatch (with
-    one of `checksums`), InvalidRequest (a malformed body, or another length), Forbidden, Unauthorized (the
-    caller lost the permission meanwhile), and errors of `check`.
-
-    No byte of the upload is kept if all are here and do not hash to `whole_sha256` (WrongContent). With
-    checksums, no byte of a body that ends early is kept either.
+    If the client vanished or stalled, its bytes are kept unless there are `checksums`, and the reason is
+    raised. No byte of this request is kept after NO_ROOM (more than were declared, or the quota is full),
+    ChecksumMismatch, InvalidRequest (a malformed body, or another length), Forbidden, Unauthorized (the
+    caller lost the permission), and errors of `check`. No byte of the upload is kept after WrongContent.
     """
     holder, file, declared_sha256 = session.holder, session.file, incoming.whole_sha256
     start, start_sha256 = file.offset, file.sha256
