@@ -1,13 +1,13 @@
 """One link of a chain: an upload's file on this disk, streamed to the next member of the chain as it grows.
 
-The link tails the file: it reads the bytes between its own position and the end of the file, so no byte waits
-in memory, a slow member is only behind, and catching up after a loss is the same as following live. Bytes
+The link tails the file: it reads the bytes between its own position and the end of the file. So no byte waits
+in memory, and a slow member is only behind. Catching up after a loss is the same as following live. Bytes
 with an unverified checksum are not readable yet.
 
 On the wire it is one PUT over the peer port, in both directions at once. The body carries the bytes. The
 response reports, a line at a time, what is durable at the member and at those behind it. The body begins
 after the response, so that the member can receive it past its HTTP parser. Before the first byte both agree,
-by sha256, on the offset of their common prefix: a member that has more goes back, and one with other bytes
+by sha256, on the offset of their common prefix. A member that has more goes back, and one with other bytes
 starts over.
 
 An older link must not undo what a newer one brought. A stalled node in the middle of a chain may start its
