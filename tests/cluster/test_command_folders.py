@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.command_output import Terminal, objects, output, refusal
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Cluster, run_filestore
 
 
 def fill(directory: Path, files: dict[str, bytes]) -> Path:
@@ -172,13 +172,16 @@ def test_standard_input_goes_into_a_folder(cluster: Cluster, lab: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_tree_of_5000_files_in_800_folders_is_equal(cluster: Cluster, tmp_path: Path) -> None:
     top = tmp_path / f"tree-{tmp_path.name}"
     for number in range(5000):
         folder = top / f"{number % 20:02}" / f"{number % 800:03}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"file {number}.cfg").write_bytes(b"x" * (number % 3000))
-    assert cluster.filestore("put", "-r", str(top), "--kind", "backup").returncode == 0
-    output(cluster, "get", "-r", top.name, "-o", str(tmp_path / "back"))
-    subprocess.run(["diff", "-r", str(top), str(tmp_path / "back")], check=True)
+    back = str(tmp_path / "back")
+    for arguments in (("put", "-r", str(top), "--kind", "backup"), ("get", "-r", top.name, "-o", back)):
+        done = run_filestore(arguments, cluster.command_environment(), timeout_s=400.0)
+        assert done.returncode == 0, done.stderr
+    subprocess.run(["diff", "-r", str(top), back], check=True)
     assert len(names(cluster, "-r", f"{top.name}/07")) == 250

@@ -22,6 +22,8 @@ from filestore_client.base.errors import InvalidRequest
 
 T = TypeVar("T")
 
+_LOOK_EVERY_S = 600.0
+_next_look_s: dict[Path, float] = {}  # by directory, on the monotonic clock
 FORGET_AFTER_S = 7 * 24 * 3600  # the server forgets an upload 24 hours after its last byte
 
 
@@ -114,6 +116,11 @@ def _of_key(key: object) -> Memory:
 
 
 def _forget_old(directory: Path) -> None:
+    """Delete what is too old, once in a while: an upload of thousands of files writes as many of these."""
+    now_s = time.monotonic()
+    if now_s < _next_look_s.get(directory, 0.0):
+        return
+    _next_look_s[directory] = now_s + _LOOK_EVERY_S
     oldest = time.time() - FORGET_AFTER_S
     for path in directory.glob("*.json"):
         if path.stat().st_mtime < oldest:
