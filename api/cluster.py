@@ -1,4 +1,4 @@
-"""The cluster itself: joining it, its authority and its join tokens."""
+"""Operations on the cluster: join it, show its certificate authority, manage join tokens."""
 
 import re
 from typing import Final
@@ -229,7 +229,7 @@ async def create_join_token(request: web.Request) -> web.Response:
 
 
 def _made_elsewhere(body: CreateJoinTokenBody) -> tuple[str, str]:
-    """Id and digest of a token whose secret does not come here. Raises InvalidRequest."""
+    """Return the id and digest of a token whose secret the client keeps. Raises InvalidRequest."""
     if not body.token_id.startswith(ID_PREFIX) or not is_token_id(body.token_id):
         raise InvalidRequest(f"token_id: expected {ID_PREFIX} followed by up to 58 of a-z, 0-9 and '-'")
     if not re.fullmatch(r"[0-9a-f]{64}", body.secret_sha256):

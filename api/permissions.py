@@ -1,6 +1,6 @@
-"""Permissions on buckets and on files: `.../{bucket_id or file_uuid}/permissions`, the same for both.
+"""Permissions on buckets and on files: `.../{bucket_id or file_uuid}/permissions`.
 
-Those that concern the caller, wherever they are: `/api/v1/permissions`.
+`/api/v1/permissions` lists the permissions that concern the caller, on any bucket or file.
 """
 
 from typing import Final
@@ -39,7 +39,7 @@ from metadata.protocol.commands.access import Target
 from metadata.protocol.queries import CheckPrincipal, ListOwnPermissions, ListPermissions
 from web.app import json_response, read_json
 
-_PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permission there is on
+_PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permission applies to
     "bucket": ("/api/v1/buckets/{bucket_id}/permissions", "a bucket and on every file in it"),
     "file": ("/api/v1/files/{file_uuid}/permissions", "one file, in addition to those of its bucket"),
 }
@@ -57,10 +57,10 @@ OPERATIONS: Final = OperationTable("Permissions")
     query=PAGE_PARAMETERS,
 )
 async def list_own(request: web.Request) -> web.Response:
-    """List the permissions of the caller, its groups and roles, those that it granted, and those on its
-    objects.
+    """List the permissions that concern the caller, oldest first. Admins see all.
 
-    The oldest come first; admins see all. Expired permissions for the caller are left out.
+    These are the permissions of the caller, its groups and its roles, those that it granted, and those on
+    files and buckets that it owns. Expired permissions of the caller are left out.
     """
     caller = await authenticate(request)
     query = ListOwnPermissions(caller=caller, **page_wanted(request))
@@ -119,7 +119,7 @@ async def _withdraw(request: web.Request) -> web.Response:
 
 
 def _target(request: web.Request) -> tuple[Target, str]:
-    """Return what the path is below. Raises NotFound."""
+    """Return the bucket or file that the path names. Raises NotFound."""
     if "bucket_id" in request.match_info:
         return "bucket", path_uuid(request, "bucket_id")
     return "file", path_uuid(request)
@@ -132,7 +132,7 @@ def _principal_of(command: GrantPermission) -> CheckPrincipal:
 
 
 def _checked_principal(body: GrantBody) -> str:
-    """The id of the principal, checked by its type. Raises InvalidRequest."""
+    """Return the id of the principal. Raises InvalidRequest if it is malformed for its type."""
     if body.principal_type == "user":
         return check_user_id(body.principal_id, "principal_id")
     return check_names([body.principal_id], "principal_id")[0]
@@ -154,7 +154,7 @@ for each, (path, what) in _PLACES.items():
         ),
         status=201,
         description=f"Read, write or admin on {what}. Needs admin on the {each}.\n\n"
-        "The same principal and level again keep the entry and its id; the new expiry holds.",
+        "If the principal already has this permission, the entry keeps its id and gets the new expiry.",
         body=GrantBody,
         query=(_EXISTING,),
         errors=(Conflict,),

@@ -1,9 +1,9 @@
 """Entity tags of records, and conditional requests (RFC 9110, section 13). Shared by buckets and files.
 
-A tag is a digest of the record as it is answered: another one whenever a byte of the answer is. No state of a
-record has the tag of an earlier one, since `updated_at` rises with every change. It is not the tag of the
-file's content, which is that of `/api/v1/files/{file_uuid}`. Modification times are sent and compared by
-seconds, so that `If-Modified-Since` alone is not enough to call a copy good: it is passed over here.
+A tag is a digest of the record as it is sent, so it changes with every byte of the response. A record never
+gets an earlier tag again, because `updated_at` rises with every change. The tag of the file's content is a
+different one (`/api/v1/files/{file_uuid}`). `If-Modified-Since` is ignored: modification times have a
+resolution of seconds, which is too coarse to prove that a copy is current.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from web.headers.conditions import Outcome, evaluate, field_of, http_date
 CONDITIONS: Final = (
     Parameter("If-Match", "Only if the record has this entity tag, or one of a list."),
     Parameter("If-None-Match", "Only if the record has another entity tag."),
-    Parameter("If-Unmodified-Since", "Only if the record was not changed later."),
+    Parameter("If-Unmodified-Since", "Only if the record was not changed after this time."),
 )
 OF_RECORD: Final = {
     "ETag": "The state of the record, for `If-Match`; strong. It differs from the content's entity tag.",
@@ -34,7 +34,7 @@ _TAG_BYTES: Final = 16
 
 
 class Found(NamedTuple):
-    """A record as it is answered, and when it was last changed. `content_sha256`: of a file, "" for none."""
+    """A record as it is sent, and when it was last changed. `content_sha256`: "" if it has no content."""
 
     body: Struct
     updated_at_ms: int
@@ -45,7 +45,7 @@ Find = Callable[[], Awaitable[Found]]
 
 
 def tag_of(body: Struct) -> str:
-    """The entity tag of a record that is answered so, with its quotes."""
+    """Return the entity tag of a record, with its quotes."""
     digest = hashlib.blake2b(msgspec.json.encode(body), digest_size=_TAG_BYTES)
     return f'"{digest.hexdigest()}"'
 
@@ -53,7 +53,7 @@ def tag_of(body: Struct) -> str:
 def record_response(
     body: Struct, updated_at_ms: int, *, status: int = 200, location: str = ""
 ) -> web.Response:
-    """An answer with the record and its tag."""
+    """Return a response with the record and its tag."""
     headers = _headers(body, updated_at_ms)
     if location:
         headers[hdrs.LOCATION] = location
@@ -61,17 +61,17 @@ def record_response(
 
 
 def answer_read(request: web.Request, found: Found) -> web.Response:
-    """The answer to a GET of a record: as `record_response`, or 304. Raises PreconditionFailed."""
+    """Answer a GET with the record and its tag, or with 304. Raises PreconditionFailed."""
     if _evaluate(request, found, (tag_of(found.body),)) is Outcome.NOT_MODIFIED:
         return web.Response(status=304, headers=_headers(found.body, found.updated_at_ms))
     return record_response(found.body, found.updated_at_ms)
 
 
 async def state_named(request: web.Request, find: Find, *, also_content: bool = False) -> int | UnsetType:
-    """Which state of the record a change is meant for, by the conditions of the request; unset without any.
+    """Return the `updated_at_ms` of the record if it meets the request's conditions; UNSET if there are none.
 
-    The record is read only where there is a condition. `also_content`: the tag of the content names it too.
-    Raises what `find` does, and PreconditionFailed.
+    The record is read only if the request has a condition. `also_content`: the content's tag matches too.
+    Raises any exception of `find`, and PreconditionFailed.
     """
     if not any(name in request.headers for name in _NAMES):
         return UNSET

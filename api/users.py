@@ -1,4 +1,4 @@
-"""Users: their tokens and the keys that those verify with, management, revocation, who the caller is."""
+"""Operations on users: tokens, the keys that verify them, management, revocation, the caller's own record."""
 
 from typing import Final, Literal
 
@@ -45,7 +45,7 @@ _KEYS: Final = "/api/v1/auth/keys"
 _EXISTING: Final = Parameter(
     "existing", ("`1`: fail with 404 if there is no such user. Otherwise the user is created.")
 )
-_KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
+_KEY_SET_AGE_S: Final = 10  # short: a new key signs immediately, and the old one may end immediately
 OPERATIONS: Final = OperationTable("Users")
 
 
@@ -163,7 +163,7 @@ async def put(request: web.Request) -> web.Response:
 async def delete(request: web.Request) -> web.Response:
     """Delete a user, with all its tokens, permissions and public tokens. Admins only.
 
-    It is a conflict while the user owns files or buckets, and for the caller itself.
+    Conflict if the user owns files or buckets, or is the caller.
     """
     caller = await authenticate(request)
     user_id = _path_user(request)
@@ -273,7 +273,7 @@ def _names(names: list[str] | None, field: str) -> list[str] | None:
 
 
 def _ttl_seconds(given: int | None) -> int:
-    """The life of the token in seconds, 0 for the default. Raises InvalidRequest."""
+    """Return the lifetime of the token in seconds; 0 means the default. Raises InvalidRequest."""
     if given is None:
         return 0
     if not 1 <= given <= SERVICE_TTL_SECONDS_MAX:

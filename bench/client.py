@@ -1,11 +1,12 @@
-"""The Python client beside curl: one file up and down, over TLS, with one node of one replica.
+"""Compare the Python client with curl: one file, uploaded and downloaded over TLS, one node, one replica.
 
-    python -m bench.client        (CLIENT_MIB=128 for a shorter look)
+    python -m bench.client        (CLIENT_MIB=128 for a shorter run)
 
-The client's wheel lies in an environment of its own and runs in a process of its own: with asyncio's loop,
-and with uvloop. It does what curl does not: it hashes what it sends and what it has written, compares that
-with what the cluster stored, and syncs a download before it has its name. `curl and sums` does as much: the
-SHA-256 of the file after curl, and a sync of a download. All take turns, so that a slow minute touches each.
+The client is installed from its wheel into a separate environment, and runs in a separate process: once with
+asyncio's loop, once with uvloop. It does more than curl: it hashes the bytes that it sends and writes,
+compares them with the stored digest, and syncs a download before it renames it. `curl and sums` does the
+same: SHA-256 of the file after curl, and a sync of a download. The movers take turns, so that a slow minute
+affects all.
 """
 
 import json
@@ -28,7 +29,7 @@ FILE_BYTES = int(os.environ.get("CLIENT_MIB", "1024")) << 20
 RATIO_MIN = 0.9
 MIB: Final = 1 << 20
 TRANSFERS: Final = Path(__file__).with_name("client_transfers.py")
-# By the library that the client hashes with: sha256sum takes many times as long where it is built without it.
+# Use the hash library that the client uses: a sha256sum that is built without it is many times slower.
 _PROGRAM: Final = (
     "import hashlib, sys; print(hashlib.file_digest(open(sys.argv[1], 'rb'), 'sha256').hexdigest())"
 )
@@ -36,7 +37,7 @@ SHA256: Final = (sys.executable, "-c", _PROGRAM)
 
 
 class Mover(Protocol):
-    """Who moves the file. Each answers seconds and CPU seconds of its process; `up` the file_uuid too."""
+    """A program that transfers the file. Methods return seconds and CPU seconds; `up` also the file_uuid."""
 
     def up(self, path: Path) -> tuple[float, float, str]:
         """Upload it as a new file."""
@@ -46,7 +47,7 @@ class Mover(Protocol):
 
 
 class Curl:
-    """curl, and where it is asked for what makes sure of the bytes."""
+    """curl. With `has_sums`, also the checksums and syncs that verify the bytes."""
 
     def __init__(self, node_url: str, settings: Path, *, has_sums: bool) -> None:
         self._command = ["curl", "--silent", "--show-error", "--fail", "-K", str(settings)]
@@ -54,7 +55,7 @@ class Curl:
         self._has_sums = has_sums
 
     def up(self, path: Path) -> tuple[float, float, str]:
-        """See Mover. The record is made before."""
+        """See Mover. The record is created first, outside of the measured time."""
         body = {"filename": path.name, "backup_type": "full", "size_bytes": path.stat().st_size}
         kind, url = "Content-Type: application/json", f"{self._node_url}/api/v1/backups"
         told = subprocess.check_output([*self._command, "-H", kind, "-d", json.dumps(body), url])
@@ -71,7 +72,7 @@ class Curl:
 
 
 class Installed:
-    """The client that an interpreter has."""
+    """The client that is installed for an interpreter."""
 
     def __init__(self, python: Path, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -94,7 +95,7 @@ class Installed:
         return self._told(f"down {file_uuid} {path}")[:2]
 
     def stop(self) -> None:
-        """End it."""
+        """End its process."""
         self._process.communicate()
 
     def _told(self, order: str) -> tuple[float, float, str]:
@@ -112,7 +113,7 @@ class Installed:
 
 
 def _timed(*commands: list[str]) -> tuple[float, float]:
-    """Seconds that they take one after another, and their CPU seconds."""
+    """Run the commands one after another, and return their seconds and CPU seconds."""
     began, before = time.perf_counter(), os.times()
     for command in commands:
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
@@ -145,7 +146,7 @@ def _movers(directory: Path, cluster: DevelopmentCluster) -> Iterator[dict[str, 
 
 
 class Bench:
-    """One file, and who moves it."""
+    """One file, and the movers that transfer it."""
 
     def __init__(self, directory: Path, cluster: DevelopmentCluster, movers: Mapping[str, Mover]) -> None:
         self._blobs = cluster.data(cluster.layout.of_role("node")[0]) / "blobs"
@@ -156,11 +157,11 @@ class Bench:
                 file.write(os.urandom(MIB))
 
     def uploads(self) -> list[dict[str, Figure]]:
-        """Of each mover, run by run; each time other content."""
+        """Return the upload figures of each mover, run by run. Each upload has new content."""
         return [self._taking_turns(run, self._up) for run in range(RUNS + 1)][1:]
 
     def downloads(self) -> list[dict[str, Figure]]:
-        """The same; the content is in the node's page cache."""
+        """Return the download figures of each mover, run by run, from the node's page cache."""
         file_uuid = self._movers["uvloop"].up(self._source)[2]
         try:
             return [
@@ -194,7 +195,7 @@ class Move(Protocol):
     """One transfer."""
 
     def __call__(self, mover: Mover) -> Figure:
-        """What it took."""
+        """Transfer the file with this mover, and return the figure."""
 
 
 def _figure(elapsed_s: float, cpu_s: float) -> Figure:
@@ -202,7 +203,7 @@ def _figure(elapsed_s: float, cpu_s: float) -> Figure:
 
 
 def rows(directory: Path) -> list[Row]:
-    """A row for each loop, direction and yardstick. Raises Skipped where pip gets no packages."""
+    """Return a row for each loop, direction and yardstick. Raises Skipped if pip gets no packages."""
     cluster = DevelopmentCluster(directory / "cluster", node_count=1, replicas=1, write_quorum=1)
     try:
         cluster.start()
@@ -226,7 +227,7 @@ def rows(directory: Path) -> list[Row]:
 
 def main() -> None:
     """Print the table and the JSON line."""
-    report("client", RUNS, rows, title="; CPU s per GiB of who moves the file")
+    report("client", RUNS, rows, title="; CPU s per GiB of the mover")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ PRINTED = {  # what an example shows, or a part of it
     "list and change": "router.qcow2 qcow2 7542e5981fba3392e31421851656788b\n",
     "share": "/api/v1/public/",
     "folders": "['r1', 'r2']\nlab 7/r1 startup.cfg\nlab 7/r2 startup.cfg\n",
+    "service token": "nightly 20",
     "asyncio": "b'three'\na.txt 3\n",
     "fsspec": "first exercise\n",
     "fsspec trees": "['course-7/lab 8/old/startup.cfg', 'course-7/lab 8/r2/startup.cfg']\n",

@@ -30,7 +30,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
 TUTORIALS = [
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("first-cluster", "three-machines", "by-hand")
+    for name in ("first-cluster", "three-machines", "by-hand", "api")
 ]
 
 
@@ -121,6 +121,7 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     assert "healthy" in output
     assert "/api/v1/public/files/" in output  # the link that `share create` printed
     assert "hello, lab" in output  # by the public link
+    assert '"offset":3000000' in output  # of the upload that was cut
     for name in (".filestore/alice.json", ".filestore/link.json"):
         for line in re.findall(r'"token":"([^"]+)"', (tmp_path / name).read_text()):
             cluster.remember(line)

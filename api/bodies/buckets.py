@@ -38,7 +38,7 @@ QuotaBytes = Annotated[
 
 
 class CreateBucketBody(Request, frozen=True, kw_only=True):
-    """A bucket to be made; the caller will own it."""
+    """A bucket to create. The caller becomes its owner."""
 
     name: BucketName
     quota_bytes: QuotaBytes = 0
@@ -69,7 +69,7 @@ class BucketBody(Struct, frozen=True, kw_only=True):
 
 
 class BucketList(Struct, frozen=True, kw_only=True):
-    """A page of buckets, oldest first. It may be short of its limit and still have a next one."""
+    """A page of buckets, oldest first. A page with fewer than `limit` entries may still have a next page."""
 
     count: Count
     buckets: Annotated[list[BucketBody], Meta(description="The buckets.")]
@@ -77,7 +77,7 @@ class BucketList(Struct, frozen=True, kw_only=True):
 
 
 class BucketFileList(Struct, frozen=True, kw_only=True):
-    """A page of a bucket's files, oldest first. It may be short of its limit and still have a next one."""
+    """A page of a bucket's files, oldest first. A page below `limit` entries may still have a next page."""
 
     bucket_uuid: BucketId
     count: Count
@@ -88,7 +88,7 @@ class BucketFileList(Struct, frozen=True, kw_only=True):
 class FolderBody(Struct, frozen=True, kw_only=True):
     """A folder: it exists as long as a file is in it or in a folder below it."""
 
-    name: Annotated[Label, Meta(description="Its name in the folder that was asked for.", examples=["r1"])]
+    name: Annotated[Label, Meta(description="Its name in the requested folder.", examples=["r1"])]
     path: FolderPath
 
 
@@ -102,7 +102,7 @@ class FolderList(Struct, frozen=True, kw_only=True):
 
 
 class BucketUploadBody(Struct, frozen=True, kw_only=True):
-    """An upload that has not ended: a file's, or a partial one (tus concatenation)."""
+    """An unfinished upload: of a file, or a partial upload (tus concatenation)."""
 
     file_uuid: FileUuid
     kind: Annotated[
@@ -152,7 +152,7 @@ class BucketUploadBody(Struct, frozen=True, kw_only=True):
 
 
 class BucketUploadList(Struct, frozen=True, kw_only=True):
-    """A page of unfinished uploads, oldest first. It may be short of its limit and still have a next one."""
+    """A page of unfinished uploads, oldest first. A page below `limit` entries may still have a next page."""
 
     bucket_id: BucketId
     count: Count

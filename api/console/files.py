@@ -1,7 +1,7 @@
-"""The files of the web console in memory, ready to be sent: with type, entity tag and compressed form.
+"""The files of the web console in memory, each with its type, entity tag and compressed form.
 
 All paths contain a digest of the content, so that browsers cache the files forever and never mix versions.
-Only the page itself is requested each time. Reading blocks, and happens once.
+Browsers request only the page itself each time. The files are read once, and reading blocks.
 """
 
 import functools
@@ -17,9 +17,9 @@ PLACE: Final = Path(__file__).parent / "static"
 HELP: Final = PLACE / "help"  # a link to docs/; only its own pages are served, no folders
 PAGE: Final = "index.html"
 _VERSION_MARK: Final = "@version@"  # in the page, for the folder of everything else
-_CONTENT_MARK: Final = "@content@"  # in the page: whether who serves it has content of files
+_CONTENT_MARK: Final = "@content@"  # in the page: whether this process serves the content of files
 _NODES_MARK: Final = "@nodes@"  # in the page: origins of nodes, with spaces between
-_COORDINATORS_MARK: Final = "@coordinators@"  # and of coordinators
+_COORDINATORS_MARK: Final = "@coordinators@"  # in the page: origins of coordinators
 _VERSION_HEX: Final = 16
 FILE_BYTES_MAX: Final = 1 << 20
 FILES_MAX: Final = 200
@@ -36,7 +36,7 @@ _TYPES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A file as it goes out, plain and compressed; `tag` is the sha256 of the plain form."""
+    """A file to send, plain and compressed. `tag` is the SHA-256 of the plain form."""
 
     content_type: str
     tag: str
@@ -46,7 +46,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFiles:
-    """All of them: the page with its marks, and the others by their path below `/console/{version}/`."""
+    """All files: the page with its marks, and the other files by path below `/console/{version}/`."""
 
     version: str
     page: str
@@ -55,7 +55,7 @@ class ConsoleFiles:
 
 @functools.cache
 def console_files() -> ConsoleFiles:
-    """The files of this installation. Blocks the first time."""
+    """Return the files of this installation. The first call blocks."""
     contents = dict(_read())
     whole = hashlib.sha256()
     for name, content in contents.items():
@@ -70,7 +70,7 @@ def console_files() -> ConsoleFiles:
 
 @functools.lru_cache(maxsize=PAGES_KEPT_MAX)
 def console_page(*, has_content: bool, nodes: tuple[str, ...], coordinators: tuple[str, ...]) -> Served:
-    """The page of a process that serves content of files or does not, while these are the members. Blocks."""
+    """Return the page with its marks replaced by these values. Blocks."""
     files = console_files()
     page = files.page.replace(_VERSION_MARK, files.version)
     page = page.replace(_CONTENT_MARK, "yes" if has_content else "no")
@@ -80,7 +80,7 @@ def console_page(*, has_content: bool, nodes: tuple[str, ...], coordinators: tup
 
 
 def _read() -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file, in the order of the names."""
+    """Yield the name and content of each file, sorted by name."""
     # rglob follows links to folders from Python 3.13 on.
     own = (path for path in PLACE.rglob("*") if path.suffix in _TYPES and HELP not in path.parents)
     paths = sorted(path for path in (*own, *HELP.glob("*.md")) if path.is_file())

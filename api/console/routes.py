@@ -18,8 +18,8 @@ from web.responses import json_response
 from web.script_sources import scripts_of
 
 PLACE: Final = "/console/"
-MEMBERS_MAX: Final = 64  # of a role, in the policy: 4 KiB of it
-# As a policy can name them, which knows no IPv6 address (CSP 3, section 2.3.1).
+MEMBERS_MAX: Final = 64  # members of each role that the policy lists, about 4 KiB
+# The origins that a policy can contain. IPv6 addresses are not among them (CSP 3, section 2.3.1).
 _NAMED: Final = re.compile(r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
@@ -54,12 +54,12 @@ def console_routes(
     members: Callable[[web.Request], ConsoleMembers],
     current_members: Callable[[web.Request], ConsoleMembers],
 ) -> list[web.RouteDef]:
-    """`/` and `/console` lead to `/console/`, and everything of the console is below it.
+    """Return the routes: `/` and `/console` redirect to `/console/`, which has the page and its parts.
 
-    `has_content`: whether this process serves the content of files. `node_url`: of one that does, for who
-    looks for it at `/console/node`; it raises Unavailable. `members`: whom the page may ask, too.
-    `current_members`: the same list, for a page that was loaded earlier; it raises Unavailable if the list
-    may be out of date.
+    `has_content`: whether this process serves the content of files. `node_url`: returns the URL of a node
+    that does, the target of `/console/node`; raises Unavailable. `members`: returns the other members
+    that the page may send requests to. `current_members`: returns them for a page that was loaded earlier;
+    raises Unavailable if the list may be out of date.
     """
 
     async def get_page(request: web.Request) -> web.Response:
@@ -73,7 +73,7 @@ def console_routes(
         return _answer(request, page, _ASKED_EACH_TIME, policy((*nodes, *coordinators)))
 
     async def get_members(request: web.Request) -> web.Response:
-        # As the page, without a credential: a page decides by these answers whom it gives its token next.
+        # No credential, as for the page: these responses decide which member the page sends its token to.
         known = current_members(request)
         return json_response({"nodes": known.nodes, "coordinators": known.coordinators})
 
@@ -99,7 +99,7 @@ def _moved(location: str) -> web.Response:
 
 
 async def _get_part(request: web.Request) -> web.Response:
-    """Raises NotFound, for parts of another version, too."""
+    """Return a part of the console. Raises NotFound, also for parts of another version."""
     files = await asyncio.to_thread(console_files)
     served = files.parts.get(request.match_info["name"])
     if request.match_info["version"] != files.version or served is None:
@@ -130,7 +130,7 @@ def _is_kept(condition: str, etag: str) -> bool:
 
 
 def _takes_gzip(headers: Mapping[str, str]) -> bool:
-    """Whether an Accept-Encoding takes gzip (RFC 9110, section 12.5.3); an absent one is not asked to."""
+    """Whether Accept-Encoding allows gzip (RFC 9110, section 12.5.3). False if the header is absent."""
     qualities = {
         match[1].lower(): (match[2] or "1").strip("0.") != ""
         for coding in headers.get(hdrs.ACCEPT_ENCODING, "").split(",")

@@ -1,1 +1,1 @@
-"""How the interface is described: operations, their schemas, the OpenAPI document."""
+"""The description of the API: operations, their schemas, the OpenAPI document."""

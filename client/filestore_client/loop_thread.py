@@ -1,6 +1,6 @@
-"""An event loop in its own thread, for callers that do not await.
+"""An event loop in its own thread, for blocking callers.
 
-It ends with the first of these: `close`, the end of the last reference to it, the end of the program.
+The loop ends when it is closed, when the last reference to it is gone, or when the program exits.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for any thread until it is closed. On uvloop where that is installed.
+    """Runs coroutines for any thread until it is closed. Uses uvloop if that is installed.
 
-    A forked process has no thread of its parent: it starts a new one with the first coroutine.
+    A forked process does not inherit the thread: it starts a new one for its first coroutine.
     """
 
     def __init__(
         self, at_start: Callable[[], Coroutine[Any, Any, object]], at_end: Callable[[], Awaitable[None]]
     ) -> None:
-        """`at_start` and `at_end` run in the loop as the first and the last thing.
+        """Start the thread. `at_start` runs first in its loop, and `at_end` last.
 
-        Raises what `at_start` does.
+        Raises any exception of `at_start`.
         """
         self._at_start, self._at_end = at_start, at_end
-        # Reentrant: a finalizer may come at any moment, also while this thread has it.
+        # Reentrant: a finalizer may run at any moment, also while this thread holds the lock.
         self._lock = threading.RLock()
         self._worker: _Worker | None = None
         self._is_closed = False
@@ -41,9 +41,9 @@ class LoopThread:
         _LOOPS.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, and return or raise its result. An interrupt cancels it, and waits for its end.
+        """Run a coroutine, and return or raise its result. An interrupt cancels it and waits until it ends.
 
-        Raises RuntimeError if this is closed, also during the call, or used in its own loop.
+        Raises RuntimeError if the loop is closed, also during the call, or if the loop itself calls this.
         """
         try:
             worker = self._here()
@@ -53,7 +53,7 @@ class LoopThread:
         return worker.run(work)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items one by one. The iterator ends soon after the caller stops early."""
+        """Yield the items one by one. If the caller stops early, `items` is closed soon after."""
 
         async def following() -> list[T]:
             async for item in items:
@@ -66,19 +66,19 @@ class LoopThread:
                 yield found[0]
                 if self._worker is not worker:
                     raise RuntimeError("this was started before the process was forked: start it again")
-        finally:  # of a generator that is collected, in any thread: this must not wait
+        finally:  # the garbage collector may run this in any thread, so it must not wait
             if self._worker is worker:
                 worker.end(items)
             else:
                 never_collect(items)
 
     def abandon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Begin this in the loop, unless it is closed, and do not wait: for finalizers."""
+        """Start this work in the loop and do not wait, for finalizers. Do nothing if the loop is closed."""
         if self._worker is not None:
             self._worker.schedule(work)
 
     def close(self) -> None:
-        """End what runs, and the thread. Again is harmless."""
+        """Cancel all coroutines and end the thread. A second call does nothing."""
         self._is_closed = True
         if self._worker is not None:
             self._worker.close()
@@ -96,7 +96,10 @@ class LoopThread:
             self._worker = None
 
     def _here(self) -> "_Worker":
-        """The worker of this process. Raises what `at_start` does; RuntimeError when this is closed."""
+        """Return the worker of this process, and start it if there is none.
+
+        Raises any exception of `at_start`; RuntimeError if this is closed.
+        """
         with self._lock:
             if self._worker is not None:
                 return self._worker
@@ -108,19 +111,19 @@ class LoopThread:
             except BaseException:
                 worker.close()
                 raise
-            self._end = weakref.finalize(self, worker.stop)  # in any thread, which must not wait there
+            self._end = weakref.finalize(self, worker.stop)  # may run in any thread: must not wait
             self._end.atexit = False
             self._worker = worker
             return worker
 
 
 class _Worker:
-    """The thread, which keeps this and not a LoopThread alive."""
+    """The thread and its loop. The thread refers to this object, so that a LoopThread can be collected."""
 
     def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
         self._at_end = at_end
         self._loop = _new_loop()
-        self._lock = threading.RLock()  # for finalizers, too
+        self._lock = threading.RLock()  # reentrant, because finalizers take it too
         self._is_closed = False
         self._ending: set[asyncio.Task[object]] = set()
         self._thread = threading.Thread(target=self._main, name="filestore-client", daemon=True)
@@ -128,7 +131,10 @@ class _Worker:
         _WORKERS.add(self)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        """Raises RuntimeError when this is closed, or when its own thread would wait for itself."""
+        """Start a coroutine in the loop, and return its future.
+
+        Raises RuntimeError if this is closed, or if its own thread calls, which would wait for itself.
+        """
         with self._lock:
             if self._is_closed or threading.current_thread() is self._thread:
                 raise RuntimeError("the client is closed, or used within its own loop")
@@ -143,7 +149,7 @@ class _Worker:
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client was closed in the meantime") from None
         except BaseException:
-            if running is None:  # interrupted before it began, or too soon to know
+            if running is None:  # interrupted before `begin` returned: the work may have started
                 with suppress(RuntimeError, ValueError):
                     work.close()
             elif not running.done():
@@ -152,7 +158,7 @@ class _Worker:
             raise
 
     def wait_for_cancelled(self) -> None:
-        """Let what was cancelled clean up."""
+        """Wait until the cancelled tasks have cleaned up, for at most CLEANING_S."""
 
         async def turn() -> None:
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -162,16 +168,16 @@ class _Worker:
         waiting = turn()
         try:
             _wait_for(self.begin(waiting))
-        except (RuntimeError, concurrent.futures.CancelledError):  # closed: then it was waited for
+        except (RuntimeError, concurrent.futures.CancelledError):  # closed: `_finish` waited for the tasks
             waiting.close()
 
     def end(self, items: AsyncIterator[object]) -> None:
-        """Let an abandoned iterator clean up."""
+        """Close an abandoned iterator, without waiting."""
         if (close := getattr(items, "aclose", None)) is not None:
             self.schedule(close)
 
     def schedule(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Begin this in the loop, unless it is closed."""
+        """Start this work in the loop. Do nothing if the loop is closed."""
 
         def begin() -> None:
             task = asyncio.ensure_future(_without_failure(work()))
@@ -183,7 +189,7 @@ class _Worker:
                 self._loop.call_soon_threadsafe(begin)
 
     def stop(self) -> None:
-        """Begin to end. Again is harmless."""
+        """Start to end the loop, without waiting. A second call does nothing."""
 
         def begin() -> None:
             self._ending.add(asyncio.ensure_future(self._finish()))
@@ -194,7 +200,7 @@ class _Worker:
                 self._loop.call_soon_threadsafe(begin)
 
     def close(self) -> None:
-        """End, and wait for it, but in the own thread. An interrupt ends the waiting, as in `_wait_for`."""
+        """End the thread and wait for it, unless that thread calls. An interrupt ends the wait."""
         self.stop()
         while threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join(INTERRUPT_S)
@@ -215,7 +221,7 @@ class _Worker:
             await asyncio.gather(*(task for task in others if task), return_exceptions=True)
             await self._at_end()
             await self._loop.shutdown_asyncgens()
-            with suppress(RuntimeError):  # while the interpreter ends no thread can be begun
+            with suppress(RuntimeError):  # no thread can be started while the interpreter shuts down
                 await self._loop.shutdown_default_executor()
         finally:
             self._loop.stop()
@@ -226,7 +232,7 @@ _WORKERS: "weakref.WeakSet[_Worker]" = weakref.WeakSet()
 
 
 def never_collect(left: object) -> None:
-    """Let something live until this process ends."""
+    """Keep an object alive until this process ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
 
 
@@ -249,16 +255,16 @@ def _close_all() -> None:
 
 
 def _wait_for(running: "concurrent.futures.Future[T]") -> T:
-    """Wait for the result of a future; an interrupt ends the waiting within INTERRUPT_S.
+    """Wait for the result of a future. An interrupt ends the wait within INTERRUPT_S.
 
-    A signal that arrives just before a thread waits for a lock does not end that wait, nor does one that the
-    kernel hands to another thread. Python runs its handler when the wait ends, so each wait is short.
+    Some signals do not end a wait for a lock: those that arrive just before the wait, and those that the
+    kernel delivers to another thread. Python runs the handler when the wait ends, so each wait is short.
     """
     while True:
         try:
             return running.result(INTERRUPT_S)
         except TimeoutError:
-            if running.done():  # the work may raise TimeoutError, too
+            if running.done():  # then the TimeoutError may be the result of the work
                 return running.result()
 
 

@@ -20,7 +20,7 @@ _HIDDEN: Final = "It is hidden, and the directory was there before; download it 
 
 @dataclass(slots=True)
 class Downloads:
-    """The result for a folder. `duplicates`: older files of the same name, which are left out."""
+    """The result for a folder. `duplicates`: number of older files of the same name, which are skipped."""
 
     files: int = 0
     size_bytes: int = 0

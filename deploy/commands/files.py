@@ -164,7 +164,8 @@ def _get_folder(
 
     done = connection.run(work)
     if done.duplicates:
-        click.echo(f"filestore: {done.duplicates} older files of the same names are left out.", err=True)
+        skipped = "older files that were skipped, because a newer file has the same name"
+        click.echo(f"filestore: {skipped}: {done.duplicates}", err=True)
     click.echo(f"{printable_name(str(directory))}: {done.files} files, {size(done.size_bytes)}")
     return print_failures(done.failures)
 

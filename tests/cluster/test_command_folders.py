@@ -75,6 +75,16 @@ def test_tree_goes_up_and_comes_back(cluster: Cluster, lab: Path, tmp_path: Path
     assert refusal(cluster, "cat", f"{top}/r3/startup-config.cfg")[0] == 4
 
 
+def test_folder_download_says_that_it_skips_older_files(cluster: Cluster, lab: Path, tmp_path: Path) -> None:
+    for content in ("old\n", "new\n"):
+        (lab / "notes.txt").write_text(content)
+        output(cluster, "put", str(lab / "notes.txt"), "--folder", lab.name)
+    done = cluster.filestore("get", "-r", lab.name, "-o", str(tmp_path / "back"))
+    told = done.stderr.decode()
+    assert "older files that were skipped, because a newer file has the same name: 1\n" in told
+    assert (tmp_path / "back" / "notes.txt").read_text() == "new\n"
+
+
 def test_hidden_files_do_not_come_into_a_directory_that_was_there(
     cluster: Cluster, lab: Path, tmp_path: Path
 ) -> None:

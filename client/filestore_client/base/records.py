@@ -165,7 +165,7 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class BucketUpload(Struct, frozen=True, kw_only=True):
-    """An upload that has not ended: a file's, or a partial one (tus concatenation)."""
+    """An unfinished upload: of a file, or a partial upload (tus concatenation)."""
 
     file_uuid: str  # The file.
     kind: str  # The kind of file that is being uploaded, or `partial`.
@@ -182,7 +182,7 @@ class BucketUpload(Struct, frozen=True, kw_only=True):
 class Folder(Struct, frozen=True, kw_only=True):
     """A folder: it exists as long as a file is in it or in a folder below it."""
 
-    name: str  # Its name in the folder that was asked for.
+    name: str  # Its name in the requested folder.
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str
