@@ -58,6 +58,22 @@ def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     wait_until(lambda: healthy(first, 2), what="healthy", timeout_s=120)
     assert second.setup("--join", first.token(), "--node-only").returncode == 0
     assert "--node-only" in machines[2].setup("--node-only").stderr.decode()
+    used = machines[2].setup("--join", text, "--node-only")
+    assert used.returncode == 3
+    assert "`filestore token setup` on a machine of the cluster creates another" in used.stderr.decode()
+
+
+def test_node_that_stays_gets_a_coordinator_of_another_name(machines: list[Machine]) -> None:
+    """Step 4 of "All coordinators are lost" in docs/restore.md."""
+    first, second, _ = machines
+    (text,) = first.first("--machines", "2", "--replicas", "1")
+    run_healthy(first)
+    second.set_up("--join", text, "--node-only")
+    assert "which cannot change" in second.setup("--node-only", "--name", "c2").stderr.decode()
+    told = second.set_up("--join", first.token(), "--name", "c2")
+    assert "This machine is coordinator c2 and node m2 of the cluster lab" in told
+    assert NodeFiles(second.data / "node").read_config().id == "m2"
+    assert "which cannot change" in second.setup("--name", "c3").stderr.decode()
 
 
 def test_node_on_a_new_disk_is_made_again_by_setup_with_its_old_name(machines: list[Machine]) -> None:
