@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.storage.config import CoordinatorFiles
 from deploy.processes import wait_until
+from deploy.setup.running import is_held
 from node.base.config import NodeFiles
 from tests.cluster.harness import FILESTORE, run_filestore
 from tests.cluster.set_up_machines import LINE, Machine, environment, healthy, machines, run_healthy
@@ -55,6 +56,7 @@ def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     assert "This machine is node m2 of the cluster lab" in told
     assert not (second.data / "coordinator").exists()
     second.run("node")
+    wait_until(lambda: is_held(second.data / "node"), what="the lock of the node", timeout_s=60)
     wait_until(lambda: healthy(first, 2), what="healthy", timeout_s=120)
     assert second.setup("--join", first.token(), "--node-only").returncode == 0
     assert "--node-only" in machines[2].setup("--node-only").stderr.decode()
