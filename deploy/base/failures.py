@@ -28,6 +28,8 @@ from filestore_client.base.errors import FilestoreError, Unauthorized
 from runtime.timestamps import rfc3339
 from runtime.wording import duration
 
+ADMIN: Final = "admin"  # the first admin, whose token every coordinator can mint
+
 FAILED: Final = 1
 USAGE: Final = 2
 NEEDS_ATTENTION: Final = 10
@@ -107,12 +109,18 @@ def explain_rejection(token: str, named: str, *, at_s: float) -> Unauthorized:
         who = f" of {user}" if user else ""
         return Unauthorized(
             f"The token{who} {named} expired at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} "
-            f"ago. An admin can create a new one: filestore token user {user or 'NAME'}"
+            f"ago. {_another_token(user)}"
         )
     return Unauthorized(
-        f"The token {named} was rejected: it was revoked, or is for another cluster. An admin can "
-        f"create a new one: filestore token user {user or 'NAME'}"
+        f"The token {named} was rejected: it was revoked, or is for another cluster. {_another_token(user)}"
     )
+
+
+def _another_token(user: str) -> str:
+    """Say how another one is made. For the first admin, there may be no other admin to ask."""
+    if user == ADMIN:
+        return "On a coordinator, this creates a new one: filestore token admin --data DIR"
+    return f"An admin can create a new one: filestore token user {user or 'NAME'}"
 
 
 def claims_of(token: str) -> tuple[str, float]:

@@ -19,7 +19,7 @@ from deploy.commands.node import API_PORT as NODE_API_PORT
 from deploy.commands.node import PEER_PORT as NODE_PEER_PORT
 
 if TYPE_CHECKING:
-    from deploy.setup.machine import SetupResult
+    from deploy.setup.machine import MachineState, SetupResult
 
 MACHINES_MAX = 7
 TEXT_CHARS_MAX = 4096
@@ -117,7 +117,9 @@ def setup(
     if token is None and is_new and _may_ask() and cluster_is_default():
         cluster = click.prompt("The name of the cluster", cluster)
     plan = MachinePlan(
-        name=_name(name, found.name),
+        name=_name(
+            name, found, becomes_coordinator=not node_only and (token is not None or found.is_joining)
+        ),
         address=plain_address(address or found.address or _address(token)),
         data=data,
         peer_port=peer_port,
@@ -137,15 +139,20 @@ def setup(
     )
 
 
-def _name(given: str | None, found: str) -> str:
-    """The name of this machine's members. Raises Conflict if they have another one, UsageError."""
+def _name(given: str | None, found: "MachineState", *, becomes_coordinator: bool) -> str:
+    """The name of the members that are made. Raises Conflict if this machine's have another one, UsageError.
+
+    A coordinator joins a node under another name after a restore: no name of a coordinator is used again.
+    """
     from deploy.setup.plan import own_name
 
-    if given and found not in ("", given):
+    is_free = becomes_coordinator and found.coordinator is None
+    if given and found.name not in ("", given) and not is_free:
         raise Conflict(
-            f"--name: the members of this machine are named {found}, which cannot change. Leave --name out."
+            f"--name: the members of this machine are named {found.name}, which cannot change. Leave --name "
+            "out."
         )
-    name = given or found or own_name()
+    name = given or found.name or own_name()
     if not name:
         raise click.UsageError("--name: the name of this machine is not valid here. Give another one.")
     return name

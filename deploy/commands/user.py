@@ -6,11 +6,11 @@ from typing import Final
 import click
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import ADMIN
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from filestore_client import AsyncClient
 from filestore_client.base.records import User
 
-ADMIN = "admin"  # the first admin, whose token every coordinator can mint
 _create = click.option("--create", is_flag=True, help="Create the user if there is none of this name.")
 _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
     "user": lambda user: user.user_id,

@@ -23,6 +23,10 @@ from node.membership import join as nodes
 from node.membership.first_contact import ask, first_contact
 
 _HANDED: Final = "what the first machine handed over"
+_NOT_TAKEN: Final = (
+    "The text of --join was rejected: it has expired, was used or revoked. `filestore token setup` on a "
+    "machine of the cluster creates another."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +149,7 @@ def _asked(
     except Conflict as error:
         raise Conflict(f"{error.details} Give this machine its own name: --name") from error
     except Unauthorized as error:
-        raise SetupTokenNotTaken(
-            "The text of --join was rejected: it has expired, was used or revoked. `filestore token "
-            "setup` on a machine of the cluster creates another."
-        ) from error
+        raise SetupTokenNotTaken(_NOT_TAKEN) from error
 
 
 def _require_same(bundle: coordinators.Bundle, token: SetupToken) -> None:
@@ -179,7 +180,10 @@ def joining_node(plan: MachinePlan, token: SetupToken | None, members: MemberPro
     if not files.config.exists():
         if token is None:
             raise InvalidRequest("join: the token of this machine is required: --join")
-        _join(plan, token.url, token.join.text, server_name=token.coordinator.dns_name)
+        try:
+            _join(plan, token.url, token.join.text, server_name=token.coordinator.dns_name)
+        except nodes.TokenNotTaken as error:
+            raise SetupTokenNotTaken(_NOT_TAKEN) from error
     _run_node(files, members)
 
 

@@ -141,7 +141,9 @@ class NodeFiles:
         try:
             return decode_foreign(self.config.read_bytes(), NodeConfig)
         except FileNotFoundError:
-            raise NotJoined(f"{self.data} contains no node. Run `filestore node join`") from None
+            raise NotJoined(
+                f"{self.data} contains no node. Is its disk mounted? Otherwise run `filestore node join`"
+            ) from None
         except OSError as error:
             raise NotJoined(f"{self.config} cannot be read: {error.strerror}. Check the disk.") from error
         except msgspec.MsgspecError as error:

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.storage.config import CoordinatorFiles
 from deploy.processes import wait_until
+from deploy.setup.running import is_held
 from node.base.config import NodeFiles
 from tests.cluster.harness import FILESTORE, run_filestore
 from tests.cluster.set_up_machines import LINE, Machine, environment, healthy, machines, run_healthy
@@ -55,9 +56,26 @@ def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     assert "This machine is node m2 of the cluster lab" in told
     assert not (second.data / "coordinator").exists()
     second.run("node")
+    wait_until(lambda: is_held(second.data / "node"), what="the lock of the node", timeout_s=60)
     wait_until(lambda: healthy(first, 2), what="healthy", timeout_s=120)
     assert second.setup("--join", first.token(), "--node-only").returncode == 0
     assert "--node-only" in machines[2].setup("--node-only").stderr.decode()
+    used = machines[2].setup("--join", text, "--node-only")
+    assert used.returncode == 3
+    assert "`filestore token setup` on a machine of the cluster creates another" in used.stderr.decode()
+
+
+def test_node_that_stays_gets_a_coordinator_of_another_name(machines: list[Machine]) -> None:
+    """Step 4 of "All coordinators are lost" in docs/restore.md."""
+    first, second, _ = machines
+    (text,) = first.first("--machines", "2", "--replicas", "1")
+    run_healthy(first)
+    second.set_up("--join", text, "--node-only")
+    assert "which cannot change" in second.setup("--node-only", "--name", "c2").stderr.decode()
+    told = second.set_up("--join", first.token(), "--name", "c2")
+    assert "This machine is coordinator c2 and node m2 of the cluster lab" in told
+    assert NodeFiles(second.data / "node").read_config().id == "m2"
+    assert "which cannot change" in second.setup("--name", "c3").stderr.decode()
 
 
 def test_node_on_a_new_disk_is_made_again_by_setup_with_its_old_name(machines: list[Machine]) -> None:

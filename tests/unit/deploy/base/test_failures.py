@@ -76,6 +76,12 @@ def test_token_that_has_ended_is_told_since_when() -> None:
     assert error.details.endswith("An admin can create a new one: filestore token user alice")
 
 
+@pytest.mark.parametrize("ends_at_s", [1_800_000_000, 1_900_000_000])
+def test_token_of_the_first_admin_is_made_anew_on_a_coordinator(ends_at_s: int) -> None:
+    error = explain_rejection(token(sub="admin", exp=ends_at_s), "in FILE", at_s=1_800_007_200)
+    assert error.details.endswith("this creates a new one: filestore token admin --data DIR")
+
+
 @pytest.mark.parametrize(
     "text", ["", "x", "a.b.c", "x.e30.x", token(sub=5, exp="soon"), "x.\udcff.x", "x.4.x"]
 )
