@@ -230,7 +230,7 @@ async def _create_by_tus(kind: FileKind, request: web.Request, caller: Caller) -
             answer=partial(_answer_to_tus, kind, request, caller, is_partial=parts is not None),
             url_of=partial(_upload_url, request),
         )
-        return await tus_creation.made(request, request.app[API].metadata, creation)
+        return await tus_creation.create(request, request.app[API].metadata, creation)
     concatenate = request.app.get(CONCATENATE)
     if concatenate is None:
         raise InvalidRequest("Upload-Concat: a coordinator stores no content. Ask a node for a final upload.")

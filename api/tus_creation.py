@@ -142,7 +142,7 @@ async def begin(metadata: MetadataClient, creation: Creation) -> UploadRecord:
             raise refusal from None
 
 
-async def made(request: web.Request, metadata: MetadataClient, creation: Creation) -> web.StreamResponse:
+async def create(request: web.Request, metadata: MetadataClient, creation: Creation) -> web.StreamResponse:
     """Answer a creation by tus. Raises UnsupportedMediaType for bytes that this process cannot accept."""
     receive = request.app.get(RECEIVE)
     if request.body_exists and receive is None:

@@ -175,7 +175,7 @@ def copy_settings(root: Path) -> None:
 
 
 def write_control(root: Path, target: Target) -> None:
-    """What dpkg knows of the package, and what it runs."""
+    """Write the metadata of the package, and the scripts that dpkg runs."""
     debian = ROOT / "deploy/debian"
     fields = {
         "version": package_version(),

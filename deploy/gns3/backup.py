@@ -362,7 +362,7 @@ class BackupRun:
         name = label_of(project.name)
 
         def created(file_uuid: str) -> None:
-            self._journal.begun(file_uuid)
+            self._journal.note_begin(file_uuid)
             begun.append(file_uuid)
 
         if not isinstance(content, bytes) or len(content) > SMALL_BYTES_MAX:

@@ -62,7 +62,7 @@ class Journal:
         """Uploads that a run has begun and not ended."""
         return list(self._content.unfinished)
 
-    def begun(self, file_uuid: str) -> None:
+    def note_begin(self, file_uuid: str) -> None:
         """An upload is about to be written."""
         self._content.unfinished.append(file_uuid)
         self._save()

@@ -92,13 +92,13 @@ class DiskWorkers:
         Any thread may ask for it.
         """
 
-        def begun() -> _T:
+        def run_begun() -> _T:
             self._count_waiting(-1)
             return job(*args, **kwargs)
 
         self._count_waiting(1)
         try:
-            return self._pool.submit(begun)
+            return self._pool.submit(run_begun)
         except RuntimeError:
             self._count_waiting(-1)
             raise

@@ -112,8 +112,8 @@ def test_journal_is_of_one_run_at_a_time_and_remembers() -> None:
     with journal.opened(LAB, CLUSTER) as first:
         first.seen([P1, P2], at=100.0)
         first.good("p1", at=150.0)
-        first.begun("f1")
-        first.begun("f2")
+        first.note_begin("f1")
+        first.note_begin("f2")
         first.ended("f1")
         with pytest.raises(Conflict, match="lab"), journal.opened(LAB, CLUSTER):
             pass
@@ -187,7 +187,7 @@ def test_times_of_a_clock_that_was_ahead_hide_no_later_failure() -> None:
 
 def test_journal_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
     with journal.opened(LAB, CLUSTER) as first:
-        first.begun("f1")
+        first.note_begin("f1")
     (found,) = (tmp_path / "state").rglob("*.json")
     found.write_bytes(b"{")
     with journal.opened(LAB, CLUSTER) as second:
