@@ -264,11 +264,15 @@ async def _put_stdin(
 
 
 async def _replaced(client: AsyncClient, stored: FileRecord, older: Sequence[FileSummary]) -> Outcome:
-    """Delete what a stored file replaces; return its record, or why something is left."""
+    """Delete the own files that a stored one replaces; return its record, or why something is left."""
     for file in older:
+        if file.file_uuid == stored.file_uuid:
+            continue
+        if file.owner_id != stored.owner_id:  # anybody may choose this name
+            click.echo(f"filestore: {file.file_uuid} belongs to another user, and is kept.", err=True)
+            continue
         try:
-            if file.file_uuid != stored.file_uuid:
-                await client.files.delete(file.file_uuid)
+            await client.files.delete(file.file_uuid)
         except (NotFound, Gone):  # another client was faster
             continue
         except FilestoreError as error:

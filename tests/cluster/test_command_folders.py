@@ -181,6 +181,18 @@ def test_standard_input_goes_into_a_folder(cluster: Cluster, lab: Path) -> None:
     assert output(cluster, "cat", f"{lab.name}/in.txt") == "two"
 
 
+def test_file_of_another_user_is_not_replaced(cluster: Cluster, lab: Path, tmp_path: Path) -> None:
+    """Anybody may choose the name, and an admin sees the files of all in the default bucket."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(cluster.user_token("otto"))
+    theirs = ("put", str(lab / "notes.txt"), "--folder", lab.name)
+    other = output(cluster, *theirs, FILESTORE_TOKEN_FILE=str(token)).strip()
+    done = cluster.filestore(*theirs, "--if-exists", "replace")
+    assert (done.returncode, f"{other} belongs to another user" in done.stderr.decode()) == (0, True)
+    assert cluster.get(f"/files/{other}").status == 200
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_tree_of_5000_files_in_800_folders_is_equal(cluster: Cluster, tmp_path: Path) -> None:
