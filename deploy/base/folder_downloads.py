@@ -13,7 +13,6 @@ from filestore_client import AsyncClient
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import FileSummary
 
-_READ_BYTES: Final = 1 << 20
 # Those who stored the files chose their names, and a shell would read `.profile` in a home directory.
 _HIDDEN: Final = "It is hidden, and the directory was there before; download it by its file_uuid."
 
@@ -84,8 +83,5 @@ def _is_there(path: Path, file: FileSummary) -> bool:
     """Return whether a file has this content. Raises OSError."""
     if not path.is_file() or path.stat().st_size != file.size_bytes:
         return False
-    digest = hashlib.sha256()
     with path.open("rb") as opened:
-        while part := opened.read(_READ_BYTES):
-            digest.update(part)
-    return digest.hexdigest() == file.blob_sha256
+        return hashlib.file_digest(opened, "sha256").hexdigest() == file.blob_sha256

@@ -1,10 +1,8 @@
 """`filestore put`: files, whole directories, or standard input."""
 
-import asyncio
 import os
 import stat
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from ca.errors import FilestoreError as LocalError
 from ca.errors import InvalidRequest
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILED, FAILURES, print_failure, reason_of
-from deploy.base.folders import Place, path_of
+from deploy.base.folders import Place, for_each, path_of
 from deploy.base.lookup import find_bucket, is_uuid
 from deploy.base.names_taken import IfTaken, decide, find_taken
 from deploy.base.options import Hours
@@ -299,30 +297,26 @@ async def put_files(
     """
     outcomes: list[Outcome] = [InvalidRequest("not begun")] * len(files)
     memories: list[Memory] = []
-    waiting = deque(enumerate(files))
 
-    async def work() -> None:
-        while waiting:
-            number, (file, older) = waiting.popleft()
-            try:
-                with bars.bar(str(file.path)) as progress:
-                    stored, memory = await client.files.upload_remembered(
-                        file.path,
-                        kind=kind,
-                        filename=file.filename,
-                        only_url=only_url,
-                        parallel=parallel,
-                        progress=progress,
-                        **file.fields(fields),
-                    )
-                memories.append(memory)
-                outcomes[number] = await _replaced(client, stored, older)
-            except (*FAILURES, OSError) as error:
-                outcomes[number] = error
+    async def put_one(item: tuple[int, Settled]) -> None:
+        number, (file, older) = item
+        try:
+            with bars.bar(str(file.path)) as progress:
+                stored, memory = await client.files.upload_remembered(
+                    file.path,
+                    kind=kind,
+                    filename=file.filename,
+                    only_url=only_url,
+                    parallel=parallel,
+                    progress=progress,
+                    **file.fields(fields),
+                )
+            memories.append(memory)
+            outcomes[number] = await _replaced(client, stored, older)
+        except (*FAILURES, OSError) as error:
+            outcomes[number] = error
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(connections, len(files))):
-            group.create_task(work())
+    await for_each(enumerate(files), put_one, connections)
     if len(memories) == len(files):
         for memory in memories:
             memory.forget()
