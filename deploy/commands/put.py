@@ -266,7 +266,7 @@ async def _replaced(client: AsyncClient, stored: FileRecord, older: Sequence[Fil
     for file in older:
         if file.file_uuid == stored.file_uuid:
             continue
-        if file.owner_id != stored.owner_id:  # anybody may choose this name
+        if file.owner_id != stored.owner_id:  # every user may choose this name
             click.echo(f"filestore: {file.file_uuid} belongs to another user, and is kept.", err=True)
             continue
         try:
