@@ -8,15 +8,16 @@ from aiohttp import hdrs, web
 
 from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
-from api.bodies.files import DeletedFile, FileReplicas
+from api.bodies.files import CreateTicketBody, DeletedFile, FileReplicas, TicketBody
 from api.context import API
-from api.spec.operation import Answer, OperationTable, Parameter
+from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from api.tags import Found, state_named
 from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
 from metadata.model.records import Caller, ContentRecord
 from metadata.protocol.commands import DeleteFile
 from metadata.protocol.queries import GetContent
-from web.app import json_response
+from runtime.timestamps import rfc3339
+from web.app import json_response, read_json
 from web.headers.conditions import evaluate
 
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
@@ -71,6 +72,30 @@ async def list_replicas(request: web.Request) -> web.Response:
         file_uuid=file_uuid, blob_sha256=content.file.blob_sha256, count=len(nodes), nodes=nodes
     )
     return json_response(body)
+
+
+@OPERATIONS.add(
+    "POST /api/v1/files/{file_uuid}/ticket",
+    "create_ticket",
+    "Create a temporary address of a file for a browser",
+    Answer("The address.", TicketBody, headers=NOT_STORED),
+    body=CreateTicketBody,
+    errors=(Gone, NotAvailable),
+)
+async def create_ticket(request: web.Request) -> web.Response:
+    """Create an address of the content that a browser can open without a header. Needs read on the file.
+
+    It works until the ticket expires, while the caller may read the file. It is shown only in this response:
+    the key of user tokens signs it, and no record is stored.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    body = await read_json(request, CreateTicketBody)
+    services = request.app[API]
+    async with audited(request, "create_ticket", principal=caller.subject, target=f"file {file_uuid}"):
+        reply = await services.metadata.ticket(caller, file_uuid, body.ttl_seconds)
+    url = f"{services.link_url(request)}/api/v1/tickets/{reply.ticket}"
+    return json_response(TicketBody(url=url, expires_at=rfc3339(reply.expires_at_ms)))
 
 
 async def delete_of_kind(request: web.Request, kind: str, find: FindFile) -> web.Response:

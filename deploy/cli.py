@@ -30,7 +30,9 @@ OTHER_WORDS: Final = {  # of other programs, for commands of ours
 
 
 class CliEntry(NamedTuple):
-    """The module of a command in deploy.commands, and its summary in `filestore --help`.
+    """The module of a command, and its summary in `filestore --help`.
+
+    The module is in deploy.commands or, if its name begins so, in deploy.people.
 
     The summary is the first sentence of the command's own help (a test compares them): loading every command
     for it would take four times as long as all the rest.
@@ -38,6 +40,12 @@ class CliEntry(NamedTuple):
 
     module: str
     summary: str
+
+    @property
+    def path(self) -> str:
+        """Return the whole name of the module."""
+        room = "deploy" if self.module.startswith("people.") else "deploy.commands"
+        return f"{room}.{self.module}"
 
 
 SECTIONS: Final = {  # by purpose
@@ -65,6 +73,7 @@ SECTIONS: Final = {  # by purpose
         "whoami": CliEntry("account", "Show your user name, and when your token ends."),
         "grant": CliEntry("buckets", "Permissions on buckets and files: add, ls, rm."),
         "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke, rm."),
+        "group": CliEntry("people.group", "Groups of users: ls, show, add, remove, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),
     },
@@ -98,7 +107,7 @@ class Commands(click.Group):
         """The command of that name, None where there is none."""
         if cmd_name not in ENTRIES:
             return None
-        found = getattr(importlib.import_module(f"deploy.commands.{ENTRIES[cmd_name].module}"), cmd_name)
+        found = getattr(importlib.import_module(ENTRIES[cmd_name].path), cmd_name)
         assert isinstance(found, click.Command)
         return found
 

@@ -26,6 +26,7 @@ from api.bodies.buckets import BucketBody, BucketUploadBody, FolderBody
 from api.bodies.cluster import JoinTokenBody, MintedJoinToken, NodeBody, RemovedNode, RevokedNode
 from api.bodies.coordinators import CoordinatorBody
 from api.bodies.files import FileBody, FileSummary, TicketBody
+from api.bodies.groups import GroupBody, MemberBody
 from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
@@ -71,6 +72,8 @@ RECORDS: Final = (
     Known("User", CallerBody, least=UserBody),
     Known("MintedToken", MintedToken, "Secret"),
     Known("RotatedKey", RotatedKey),
+    Known("Group", GroupBody),
+    Known("GroupMember", MemberBody),
     Known("JoinToken", JoinTokenBody),
     Known("MintedJoinToken", MintedJoinToken, "Secret"),
     Known("JobRun", JobRunBody),
@@ -102,6 +105,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Cluster",
         "Audit",
     ),
+    "people": ("Groups",),
 }
 
 
@@ -184,7 +188,7 @@ def blocking_parts() -> str:
 
 def _part(name: str, module: str, classes: Mapping[str, ast.ClassDef]) -> str:
     kind, _, of = name.rstrip("]").partition("[")
-    inner = f"{module}.{name}" if module == "administration" else name
+    inner = f"{module}.{name}" if module in ("administration", "people") else name
     base = "OpeningFiles" if name == "Files" else f"Blocking[{inner}]"
     lines = [f'"""{ast.get_docstring(classes[kind])}"""', ""]
     inherited = classes["KindFiles"].body if name == "Images" else []

@@ -44,7 +44,7 @@ def test_program_loads_its_own_packages_alone(module: str) -> None:
 
 
 def test_commands_load_neither_a_coordinator_nor_a_node_before_they_run() -> None:
-    assert packages_that_load(*{f"deploy.commands.{entry.module}" for entry in ENTRIES.values()}) <= COMMAND
+    assert packages_that_load(*{entry.path for entry in ENTRIES.values()}) <= COMMAND
 
 
 def imported_by(role: str) -> set[str]:

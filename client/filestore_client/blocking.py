@@ -417,6 +417,7 @@ class Client:
         self.grants = BlockingGrants(inner.grants, self._loop)
         self.shares = BlockingShares(inner.shares, self._loop)
         self.users = BlockingUsers(inner.users, self._loop)
+        self.groups = BlockingGroups(inner.groups, self._loop)
         self.join_tokens = BlockingJoinTokens(inner.join_tokens, self._loop)
         self.jobs = BlockingJobs(inner.jobs, self._loop)
         self.nodes = BlockingNodes(inner.nodes, self._loop)

@@ -39,6 +39,7 @@ from coordinator.machine.execution import digests, sessions
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
+from coordinator.machine.people import groups
 from metadata.protocol import commands, queries
 from metadata.protocol.commands import Envelope, Reply
 
@@ -49,6 +50,10 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.PutUser: users.put,
     commands.DeleteUser: users.delete,
     commands.RevokeUser: users.revoke,
+    commands.PutGroup: groups.put,
+    commands.AddMembers: groups.add_members,
+    commands.RemoveMember: groups.remove_member,
+    commands.DeleteGroup: groups.delete,
     commands.CreateBucket: buckets.create,
     commands.UpdateBucket: buckets.update,
     commands.DeleteBucket: buckets.delete,
@@ -115,6 +120,10 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindUser: users.find,
     queries.CheckPrincipal: users.check_principal,
     queries.ListUsers: users.list_page,
+    queries.FindGroup: groups.find,
+    queries.ListGroups: groups.list_page,
+    queries.ListMembers: groups.list_members,
+    queries.ListGroupPermissions: permissions.list_of_group,
     queries.CheckAdmin: users.check_admin,
     queries.CheckNewFile: files.check,
     queries.CheckJoinToken: join_tokens.check,

@@ -14,6 +14,7 @@ from coordinator.machine.execution.access import (
     level_on_file,
     principal,
     received_condition,
+    require_admin,
     require_user,
 )
 from coordinator.machine.execution.change import Change, Question
@@ -21,7 +22,12 @@ from coordinator.machine.execution.pages import Condition, Listing, read_page
 from metadata.model.listed_records import GrantPage, GrantRecord
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller, PermissionPage, PermissionRecord
 from metadata.protocol.commands import GrantPermission, WithdrawPermission
-from metadata.protocol.queries import ListOwnPermissions, ListPermissions
+from metadata.protocol.queries import (
+    ListGroupPermissions,
+    ListOwnPermissions,
+    ListPermissions,
+    ListQuery,
+)
 
 PERMISSIONS_MAX = 1000  # on one bucket or file: they are scanned, and deleted together with it
 
@@ -130,12 +136,6 @@ def withdraw(change: Change, command: WithdrawPermission) -> None:
     change.db.execute(f"DELETE FROM {target.table} WHERE sequence = ?", known)
 
 
-def withdraw_all(change: Change, user_id: str) -> None:
-    """Withdraw every permission that was granted to this user itself."""
-    for table in ("bucket_permissions", "file_permissions"):
-        change.db.execute(f"DELETE FROM {table} WHERE principal = ?", (principal("user", user_id),))
-
-
 def list_page(question: Question, query: ListPermissions) -> PermissionPage:
     """Return one page of the permissions on a bucket or file, including expired ones, oldest first.
 
@@ -171,16 +171,33 @@ def list_own(question: Question, query: ListOwnPermissions) -> GrantPage:
     ends: list[int] = []
     for is_shown, listing in ((_is_bucket_shown, _ON_BUCKETS), (_is_file_shown, _ON_FILES)):
         filters = () if user.is_admin else (_own(question, user, listing.table),)
-        rows, next_cursor = read_page(
-            question.db, replace(listing, filters=filters), cursor=query.cursor, limit=query.limit
-        )
-        given = [(row[-1], _GrantRow(*row[:-1])) for row in rows]
+        given, next_cursor = _rows(question, query, replace(listing, filters=filters))
         found += [each for each in given if user.is_admin or is_shown(question, user, each[1])]
         ends += [next_cursor] if next_cursor else []
+    return _merged(found, ends, query.limit)
+
+
+def list_of_group(question: Question, query: ListGroupPermissions) -> GrantPage:
+    """Return one page of what a group was granted, oldest first, expired permissions too. Admin only."""
+    require_admin(question.users, query.caller)
+    held = (Condition("p.principal = ?", (principal("group", query.group),)),)
+    pages = [_rows(question, query, replace(on, candidates=held)) for on in (_ON_BUCKETS, _ON_FILES)]
+    ends = [next_cursor for _, next_cursor in pages if next_cursor]
+    return _merged([each for rows, _ in pages for each in rows], ends, query.limit)
+
+
+def _rows(question: Question, query: ListQuery, listing: Listing) -> tuple[list[tuple[int, _GrantRow]], int]:
+    """Return rows with their sequences, and the cursor behind them, 0 if no candidate remains."""
+    rows, next_cursor = read_page(question.db, listing, cursor=query.cursor, limit=query.limit)
+    return [(row[-1], _GrantRow(*row[:-1])) for row in rows], next_cursor
+
+
+def _merged(found: list[tuple[int, _GrantRow]], ends: list[int], limit: int) -> GrantPage:
+    """Return the page of both tables, in the order of sequences."""
     end = min(ends, default=0)  # one of the two was not examined beyond this
     page = sorted((each for each in found if not end or each[0] <= end), key=lambda each: each[0])
-    if len(page) > query.limit:
-        page, end = page[: query.limit], page[query.limit - 1][0]
+    if len(page) > limit:
+        page, end = page[:limit], page[limit - 1][0]
     return GrantPage([given.record() for _, given in page], end)
 
 

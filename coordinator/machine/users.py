@@ -8,11 +8,18 @@ from typing import Any
 
 import msgspec
 
-from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from coordinator.machine import join_tokens, parts, permissions, public_tokens
-from coordinator.machine.execution.access import require_admin, require_user
+from ca.errors import Conflict, NotFound, Unauthorized
+from coordinator.machine import join_tokens, parts, public_tokens
+from coordinator.machine.execution.access import (
+    GIVEN_GROUPS,
+    groups_of,
+    principal,
+    require_admin,
+    require_user,
+)
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
+from coordinator.machine.people import groups as groups_held
 from metadata.model import rules
 from metadata.model.records import (
     ADMIN_ROLE,
@@ -28,12 +35,11 @@ from metadata.model.records import (
 from metadata.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
 from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
-# Deleted users have neither groups nor roles.
-_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.{}) held WHERE held.value = ?)"
-_IS_HELD = {"group": _HELD.format("groups"), "role": _HELD.format("roles")}
+# Deleted users have no roles.
+_IS_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.roles) held WHERE held.value = ?)"
 _names = msgspec.json.Decoder(list[str]).decode
-NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: the room in a token of 4 KiB
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
+_SELECTED = f"{_COLUMNS}, {GIVEN_GROUPS}"
 _GENERATIONS_SINCE_MS = 1_577_836_800_000  # 2020-01-01: nine digits in a token instead of ten
 
 
@@ -75,6 +81,7 @@ def delete(change: Change, command: DeleteUser) -> None:
     _check_owns_nothing(change, command.user_id)
     _end_parts(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
+    groups_held.end_given(change, command.user_id)
     change.db.execute(
         "UPDATE users SET deleted = 1, roles = '[]', groups = '[]', disabled = 0, updated_at_ms = ?"
         " WHERE user_id = ?",
@@ -112,8 +119,10 @@ def check_principal(question: Question, query: CheckPrincipal) -> None:
         return
     if kind == "user":
         is_known = _find(question, name) is not None
+    elif kind == "group":
+        is_known = groups_held.exists(question.db, name)
     else:
-        (is_known,) = question.db.execute(_IS_HELD[kind], (name,)).fetchone()
+        (is_known,) = question.db.execute(_IS_HELD, (name,)).fetchone()
     if not is_known:
         raise NotFound(
             f"There is no user named {name}." if kind == "user" else f"No user has the {kind} {name}."
@@ -133,7 +142,7 @@ def list_page(question: Question, query: ListUsers) -> UserPage:
     """
     require_admin(question.users, query.caller)
     rows = question.db.execute(
-        f"SELECT {_COLUMNS}, sequence, deleted FROM users WHERE sequence >= ?"
+        f"SELECT {_SELECTED}, sequence, deleted FROM users WHERE sequence >= ?"
         " ORDER BY sequence, user_id LIMIT ?",
         (query.cursor, LIST_SCAN_MAX),
     )
@@ -171,7 +180,7 @@ def _check_owns_nothing(change: Change, user_id: str) -> None:
 
 
 def _end_what_it_was_given(change: Change, user_id: str) -> None:
-    permissions.withdraw_all(change, user_id)
+    groups_held.withdraw_all(change, principal("user", user_id))
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
     change.db.execute(
@@ -207,10 +216,12 @@ def _put(
     Raises InvalidRequest for more names than a token has room for.
     """
     known = _find(change, user_id)
-    known_roles, known_groups = (known.roles, known.groups) if known else ([], [])
-    names = (known_roles if roles is None else roles) + (known_groups if groups is None else groups)
-    if sum(len(name) + 3 for name in names) > NAMES_CHARS_MAX:
-        raise InvalidRequest(f"roles: roles and groups have at most {NAMES_CHARS_MAX} characters together.")
+    local, given = groups_held.local_and_given(change.db, user_id)
+    if groups is not None:
+        # What a provider gives is not made an administrator's choice because a record is written back whole.
+        groups = local = [name for name in groups if name in local or name not in given]
+    known_roles = known.roles if known else []
+    groups_held.check_room(known_roles if roles is None else roles, local, given)
     if known is None:
         change.db.execute(
             f"INSERT INTO users ({_COLUMNS}, sequence) VALUES (?, '[]', '[]', ?, 0, ?, ?, ?)"
@@ -221,7 +232,7 @@ def _put(
     if roles is not None:
         _store(change, user_id, "roles", json.dumps(sorted(set(roles))))
     if groups is not None:
-        _store(change, user_id, "groups", json.dumps(sorted(set(groups))))
+        groups_held.store_local(change, user_id, groups)
     if disabled is not None:
         _store(change, user_id, "disabled", int(disabled))
     if disabled:
@@ -231,7 +242,7 @@ def _put(
 
 
 def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
-    assert column in {"roles", "groups", "disabled"}
+    assert column in {"roles", "disabled"}
     change.db.execute(
         f"UPDATE users SET {column} = ?, updated_at_ms = ? WHERE user_id = ?", (value, change.at_ms, user_id)
     )
@@ -248,7 +259,7 @@ def _require(scope: Change | Question, user_id: str) -> UserRecord:
 
 def _find(scope: Change | Question, user_id: str) -> UserRecord | None:
     row = scope.db.execute(
-        f"SELECT {_COLUMNS} FROM users WHERE user_id = ? AND deleted = 0", (user_id,)
+        f"SELECT {_SELECTED} FROM users WHERE user_id = ? AND deleted = 0", (user_id,)
     ).fetchone()
     return None if row is None else _record(row)
 
@@ -257,7 +268,7 @@ def _record(row: tuple[Any, ...]) -> UserRecord:
     return UserRecord(
         user_id=row[0],
         roles=_names(row[1]),
-        groups=_names(row[2]),
+        groups=groups_of(_names(row[2]), _names(row[7])),
         generation=row[3],
         disabled=bool(row[4]),
         created_at_ms=row[5],

@@ -19,6 +19,8 @@ _FREEING: Final = (
     commands.DeleteUser,
     commands.RevokeUser,
     commands.RevokeNode,
+    commands.RemoveMember,
+    commands.DeleteGroup,
     commands.WithdrawPermission,
     commands.RevokePublicToken,
     commands.CancelRun,

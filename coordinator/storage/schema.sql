@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS replies (
 CREATE TABLE IF NOT EXISTS users (
     user_id        TEXT PRIMARY KEY,
     roles          TEXT NOT NULL,                 -- JSON array, sorted
-    groups         TEXT NOT NULL,                 -- JSON array, sorted
+    groups         TEXT NOT NULL,                 -- JSON array, sorted: those that administrators give
     generation     INTEGER NOT NULL,              -- tokens of an older generation are dead
     disabled       INTEGER NOT NULL,
     created_at_ms  INTEGER NOT NULL,
@@ -83,6 +83,21 @@ CREATE TABLE IF NOT EXISTS users (
     deleted        INTEGER NOT NULL DEFAULT 0     -- 1: gone for everybody; the row keeps the generation
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS users_by_sequence ON users (sequence, user_id);
+
+-- Groups that an administrator has named: they exist without members, too (coordinator/machine/people/groups.py).
+CREATE TABLE IF NOT EXISTS groups (
+    group_name   TEXT PRIMARY KEY,
+    description  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Groups that providers of sign-in give to users, beside those in `users.groups`, which administrators give.
+CREATE TABLE IF NOT EXISTS group_members (
+    user_id     TEXT NOT NULL,
+    source      TEXT NOT NULL,                    -- the provider
+    group_name  TEXT NOT NULL,
+    PRIMARY KEY (user_id, source, group_name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS group_members_by_group ON group_members (group_name, user_id);
 
 CREATE TABLE IF NOT EXISTS join_tokens (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list

@@ -1,4 +1,4 @@
-"""Records that only lists return: permissions, links, uploads. Apart from `records`, which is full.
+"""Records that only lists return: permissions, links, uploads, groups. Apart from `records`, which is full.
 
 They would make `records` longer than a file may be.
 """
@@ -69,4 +69,34 @@ class BucketUploadPage(Struct, frozen=True):
     """`next_cursor` is 0 when nothing remains."""
 
     uploads: list[BucketUpload]
+    next_cursor: int
+
+
+class GroupRecord(Struct, frozen=True):
+    """A group. `members`: the number of its users, disabled ones included."""
+
+    group: str
+    description: str
+    members: int
+
+
+class GroupPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    groups: list[GroupRecord]
+    next_cursor: int
+
+
+class MemberRecord(Struct, frozen=True):
+    """A user in a group. `sources`: who has put it there: `local` for administrators, or providers."""
+
+    user_id: str
+    sources: list[str]
+    disabled: bool
+
+
+class MemberPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    members: list[MemberRecord]
     next_cursor: int

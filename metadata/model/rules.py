@@ -33,6 +33,7 @@ PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leave
 ENDS_ARE_COUNTED: Final = 6
 FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
+GROUPS_ARE_MANAGED: Final = 6  # groups have a list, and providers of sign-in give some
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -44,6 +45,8 @@ TABLES_SINCE: Final = {
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
     "file_paths": FILES_HAVE_FOLDERS,
+    "groups": GROUPS_ARE_MANAGED,
+    "group_members": GROUPS_ARE_MANAGED,
     **{each.table: each.since for each in LATER},
 }
 

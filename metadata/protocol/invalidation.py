@@ -94,6 +94,10 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.PutUser: _user,
     commands.DeleteUser: _user,
     commands.RevokeUser: _user,
+    commands.PutGroup: _nothing,
+    commands.AddMembers: _nothing,
+    commands.RemoveMember: _user,
+    commands.DeleteGroup: _everything,  # its members are known to the state only
     commands.GrantPermission: _target,
     commands.WithdrawPermission: _target,
     commands.DeleteBucket: _bucket,

@@ -60,6 +60,29 @@ class ListUsers(ListQuery, frozen=True, kw_only=True, tag="list_users"):
     """Admin only: a UserPage."""
 
 
+class FindGroup(Query, frozen=True, kw_only=True, tag="find_group"):
+    """Admin only: the GroupRecord; not_found when there is none."""
+
+    caller: Caller
+    group: Text
+
+
+class ListGroups(ListQuery, frozen=True, kw_only=True, tag="list_groups"):
+    """Admin only: a GroupPage, by name. The cursor counts the groups of earlier pages."""
+
+
+class ListMembers(ListQuery, frozen=True, kw_only=True, tag="list_members"):
+    """Admin only: a MemberPage."""
+
+    group: Text
+
+
+class ListGroupPermissions(ListQuery, frozen=True, kw_only=True, tag="list_group_permissions"):
+    """Admin only: a GrantPage of what the group itself was granted."""
+
+    group: Text
+
+
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):
     """The caller's UserRecord if it has the role admin, forbidden otherwise."""
 

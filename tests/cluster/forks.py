@@ -128,7 +128,7 @@ def _load() -> None:
     from deploy.cli import ENTRIES
 
     for entry in ENTRIES.values():
-        importlib.import_module(f"deploy.commands.{entry.module}")
+        importlib.import_module(entry.path)
     for name in ("coordinator.server", "node.server", "deploy.base.failures", "uvloop"):
         importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, (

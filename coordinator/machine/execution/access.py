@@ -10,6 +10,7 @@ ones, not those in a token, so that removing one has its effect at once.
 """
 
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -21,6 +22,10 @@ from coordinator.machine.execution.pages import Condition
 from metadata.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, Caller
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
+# The groups that providers of sign-in give to a row of `users`.
+GIVEN_GROUPS = (
+    "(SELECT json_group_array(group_name) FROM group_members given WHERE given.user_id = users.user_id)"
+)
 _encode = msgspec.json.Encoder().encode
 _Account = tuple["User", int, bool]  # user, generation, whether it is disabled
 
@@ -95,19 +100,26 @@ class Users:
         account = self._accounts.get(user_id)
         if account is None:
             row = self._db.execute(
-                "SELECT roles, groups, generation, disabled FROM users WHERE user_id = ? AND deleted = 0",
+                f"SELECT roles, groups, generation, disabled, {GIVEN_GROUPS} FROM users"
+                " WHERE user_id = ? AND deleted = 0",
                 (user_id,),
             ).fetchone()
             if row is None:
                 return None
-            roles, groups, generation, disabled = row
-            account = _user(user_id, _names(roles), _names(groups)), generation, bool(disabled)
+            roles, groups, generation, disabled, given = row
+            held = tuple(groups_of(_names(groups), _names(given)))
+            account = _user(user_id, _names(roles), held), generation, bool(disabled)
             self._accounts[user_id] = account
         return account
 
     def forget(self, user_id: str) -> None:
         """Read this user again, as it was changed."""
         self._accounts.pop(user_id, None)
+
+
+def groups_of(local: Iterable[str], given: Iterable[str]) -> list[str]:
+    """Return the groups of a user, sorted: those that administrators give, and those of providers."""
+    return sorted({*local, *given})
 
 
 def principal(principal_type: str, principal_id: str) -> str:

@@ -16,6 +16,7 @@ from metadata.protocol.commands.blobs import *
 from metadata.protocol.commands.cluster import *
 from metadata.protocol.commands.files import *
 from metadata.protocol.commands.jobs import *
+from metadata.protocol.commands.people import *
 from metadata.protocol.commands.root import ITSELF, NODES, Command, leaves
 from runtime.bounds import Count
 

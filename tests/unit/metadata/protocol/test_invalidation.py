@@ -38,6 +38,8 @@ def test_command_that_is_not_known_makes_everything_untrue() -> None:
         (commands.RevokeUser(caller=ADMIN, user_id="u"), {"user:u"}),
         (commands.AdmitUser(caller=ADMIN, user_id="u", roles=[], groups=None), {"user:u"}),
         (commands.AdmitUser(caller=ADMIN, user_id="u", roles=None, groups=None), NOTHING),
+        (commands.RemoveMember(caller=ADMIN, group="g", user_id="u"), {"user:u"}),
+        (commands.DeleteGroup(caller=ADMIN, group="g"), EVERYTHING),
         (
             commands.WithdrawPermission(caller=ADMIN, target="file", target_id="f", permission_id="p"),
             {"file:f"},

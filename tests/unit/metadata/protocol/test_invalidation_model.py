@@ -95,6 +95,12 @@ steps: st.SearchStrategy[list[commands.AnyCommand]] = st.one_of(
     ),
     st.builds(lambda name: [commands.RevokeUser(caller=ADMIN, user_id=name)], users),
     st.builds(lambda name: [commands.DeleteUser(caller=ADMIN, user_id=name)], users),
+    st.builds(
+        lambda name: [commands.AddMembers(caller=ADMIN, group="g", user_ids=[name])],
+        users,
+    ),
+    st.builds(lambda name: [commands.RemoveMember(caller=ADMIN, group="g", user_id=name)], users),
+    st.builds(lambda: [commands.DeleteGroup(caller=ADMIN, group="g")]),
     st.builds(lambda: [commands.DeleteBucket(caller=ADMIN, bucket_id="b"), create_bucket(ADMIN, "b")]),
     st.builds(lambda: [commands.Expire(rows_max=100, tombstone_ms=HOUR_MS)]),
     st.builds(lambda name: [commands.UpdateProjectFile(caller=ADMIN, file_uuid=name)], files),

@@ -1,0 +1,1 @@
+"""People in the state machine: their groups, invitations and sessions."""

@@ -1,0 +1,1 @@
+"""Commands about people: groups, invitations, and the import of a class."""
