@@ -10,9 +10,10 @@ import secrets
 from typing import Final
 
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ca.errors import Internal
 
@@ -89,6 +90,12 @@ def unwrap(cluster_key: bytes, wrapped: bytes, *, purpose: str) -> bytes:
         raise WrongClusterKey(
             f"this cluster key does not decrypt the stored {purpose}: is it the key file of this cluster?"
         ) from error
+
+
+def derived_key(cluster_key: bytes, purpose: str) -> bytes:
+    """Return a key for `wrap` that is made of the cluster key, to seal more with than keys."""
+    kdf = HKDF(algorithm=hashes.SHA256(), length=CLUSTER_KEY_BYTES, salt=None, info=purpose.encode())
+    return kdf.derive(cluster_key)
 
 
 def _associated_data(purpose: str) -> bytes:

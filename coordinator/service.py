@@ -11,7 +11,6 @@ import logging
 import time
 
 import msgspec
-from msgspec import UNSET
 
 from ca import csr
 from ca.errors import (
@@ -26,7 +25,7 @@ from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
-from coordinator.admission import Admission
+from coordinator.admission import Admission, require_coordinator, require_own
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -36,6 +35,7 @@ from coordinator.raft.core import NotLeader
 from coordinator.rpc.caller_proof import CallerVerifier
 from coordinator.rpc.server import Refused, value_of
 from coordinator.rpc.state_view import StateView
+from coordinator.sign_in.sign_ins import Cluster, SignIns
 from coordinator.statuses import Statuses
 from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 from coordinator.storage.state_store import Store
@@ -75,18 +75,14 @@ from metadata.protocol.calls import (
     TransferLeaderCall,
 )
 from metadata.protocol.commands import (
-    NODE_COMMANDS,
-    OWN_COMMANDS,
     AddIntermediate,
     AddTokenKey,
     AdmitCertificate,
     AdmitCoordinator,
     AdmitUser,
     AnyCommand,
-    CompleteUpload,
     JoinNode,
     RenewCertificate,
-    ReportHash,
     RevokeNode,
     TakeOverUpload,
     TriggerJob,
@@ -97,6 +93,7 @@ from metadata.protocol.queries import (
     CheckJoinSecret,
     CheckJoinToken,
     CheckNewFile,
+    FindProviderOfUser,
     GetContent,
     GetUser,
     ListQuery,
@@ -140,6 +137,7 @@ class Service:
         self._statuses = statuses
         self._callers = CallerVerifier(view, clocks.now_ms)
         self._tokens = tokens
+        self._sign_ins = SignIns(store, authority, tokens, clocks, is_development=lambda: view().development)
         self._placing = NodeChooser(identity, view, health)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
@@ -188,7 +186,7 @@ class Service:
             case JoinCall():
                 return _encode(await self._join(call))
             case JoinCoordinatorCall():
-                _require_coordinator(peer.identity)
+                require_coordinator(peer.identity)
                 return _encode(await self._join_coordinator(call))
             case RenewCall():
                 return _encode(await self._renew(peer, call))
@@ -216,13 +214,17 @@ class Service:
             case SnapshotChunkCall():
                 return _encode(await self._snapshot_chunk(peer, call))
             case SnapshotCall():
-                _require_coordinator(peer.identity)
+                require_coordinator(peer.identity)
                 self._digests.note_lost_state(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
             case StatusCall():
                 return _encode(self._status(call))
             case RulesCall():
                 return _encode(RULES)
+            case _:
+                self._require_leader()
+                verify = self._callers.verify
+                return await self._sign_ins.answer(call, Cluster(self._read, self._change, verify))
 
     async def _propose(self, peer: Peer, call: ProposeCall) -> bytes:
         self._require_leader()
@@ -304,7 +306,7 @@ class Service:
         await self._read(CheckAdmin(caller=caller))
 
     async def _snapshot_chunk(self, peer: Peer, call: SnapshotChunkCall) -> Chunk:
-        _require_coordinator(peer.identity)
+        require_coordinator(peer.identity)
         if why := self._digests.forbids:  # the rest of an older snapshot
             raise Conflict(why)
         known = self._view().version
@@ -436,6 +438,9 @@ class Service:
         self._require_leader()
         # A user who was already revoked is rejected; later revocations end the generation of the new token.
         answer = await self._read(GetUser(caller=call.caller))
+        provider = msgspec.msgpack.decode(self._answer(FindProviderOfUser(user_id=call.caller.subject)))
+        if provider:
+            raise Forbidden(f"You sign in with {provider}, which also renews your tokens.")
         return self._tokens.renew(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
 
     async def _ticket(self, call: TicketCall) -> TicketReply:
@@ -475,23 +480,3 @@ class Service:
         # Uses the local state, so that it works without a quorum too.
         self._answer(CheckAdmin(caller=self._callers.verify(call.caller)))
         return self._statuses.reply()
-
-
-def _require_coordinator(identity: Identity) -> None:
-    if identity.role is not Role.COORDINATOR:
-        raise Forbidden("Only coordinators may fetch snapshots and bundles.")
-
-
-def require_own(identity: Identity, command: AnyCommand) -> None:
-    """Raise Forbidden unless the member acts for itself."""
-    if isinstance(command, ReportHash):
-        if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
-            raise Forbidden("A coordinator may only act for itself.")
-        return
-    if not isinstance(command, NODE_COMMANDS):
-        raise Forbidden(f"A member may not propose {type(command).__name__}.")
-    if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
-        raise Forbidden("A node may only act for itself.")
-    content = command if isinstance(command, CompleteUpload) else getattr(command, "content", UNSET)
-    if content is not UNSET and identity.id not in content.replicas:
-        raise Forbidden("The node that completes an upload must hold its content.")

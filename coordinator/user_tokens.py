@@ -51,6 +51,10 @@ class UserTokens:
         """Return another token for the user; 0 seconds mean 30 days, or the maximum. Raises as `mint`."""
         return self._token(user, ttl_seconds or min(TTL_SECONDS_MAX, self._longest(user)))
 
+    def sign_in(self, user: UserRecord, ttl_seconds: int) -> MintReply:
+        """Return the token of a user whom a provider knows; it lives for this long, or for the maximum."""
+        return self._token(user, min(ttl_seconds, self._ttl_s_max))
+
     def _longest(self, user: UserRecord) -> int:
         return self._service_ttl_s_max if SERVICE_ROLE in user.roles else self._ttl_s_max
 

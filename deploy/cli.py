@@ -74,6 +74,7 @@ SECTIONS: Final = {  # by purpose
         "grant": CliEntry("buckets", "Permissions on buckets and files: add, ls, rm."),
         "user": CliEntry("user", "Users: ls, show, set, disable, enable, revoke, rm."),
         "group": CliEntry("people.group", "Groups of users: ls, show, add, remove, rm."),
+        "sso": CliEntry("people.sso", "Identity providers that people sign in with: set, show, test, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),
     },

@@ -31,6 +31,13 @@ from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
+from api.bodies.sign_in import (
+    ProviderBody,
+    ProviderNameBody,
+    ProviderStepBody,
+    SignedIn,
+    StartedSignIn,
+)
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
 from ca.errors import CATALOGUE
@@ -74,6 +81,11 @@ RECORDS: Final = (
     Known("RotatedKey", RotatedKey),
     Known("Group", GroupBody),
     Known("GroupMember", MemberBody),
+    Known("Provider", ProviderBody),
+    Known("ProviderName", ProviderNameBody),
+    Known("ProviderStep", ProviderStepBody),
+    Known("StartedSignIn", StartedSignIn, "Secret"),
+    Known("SignedIn", SignedIn, "Secret"),
     Known("JoinToken", JoinTokenBody),
     Known("MintedJoinToken", MintedJoinToken, "Secret"),
     Known("JobRun", JobRunBody),
@@ -106,6 +118,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Audit",
     ),
     "people": ("Groups",),
+    "sign_in": ("Providers",),
 }
 
 
@@ -188,7 +201,7 @@ def blocking_parts() -> str:
 
 def _part(name: str, module: str, classes: Mapping[str, ast.ClassDef]) -> str:
     kind, _, of = name.rstrip("]").partition("[")
-    inner = f"{module}.{name}" if module in ("administration", "people") else name
+    inner = f"{module}.{name}" if module in ("administration", "people", "sign_in") else name
     base = "OpeningFiles" if name == "Files" else f"Blocking[{inner}]"
     lines = [f'"""{ast.get_docstring(classes[kind])}"""', ""]
     inherited = classes["KindFiles"].body if name == "Images" else []

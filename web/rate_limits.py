@@ -20,6 +20,8 @@ JOINS_BURST: Final = 20  # a rack of machines behind one address, or a developme
 JOINS_PER_S: Final = 0.2
 PUBLIC_TOKENS_BURST: Final = 20  # unknown tokens; a token of 256 bits cannot be guessed
 PUBLIC_TOKENS_PER_S: Final = 1.0
+SIGN_INS_BURST: Final = 400  # steps of people who sign in: a class behind one address begins its hour
+SIGN_INS_PER_S: Final = 10.0
 IPV6_PREFIX_BITS: Final = 64  # one subscriber holds a /64 and can take any address in it
 BODY_BYTES_PER_S_MIN: Final = 1024  # slower than the slowest modem is not a client but an attack
 
@@ -105,7 +107,7 @@ class TokenBuckets:
 
 
 class RateLimits:
-    """The limits of one process: failed authentications, attempts to join, public tokens that failed."""
+    """The limits of one process: failed authentications, attempts to join, public tokens, sign-ins."""
 
     def __init__(
         self,
@@ -122,6 +124,7 @@ class RateLimits:
         self.public_tokens = TokenBuckets(
             burst=public_tokens_burst, per_s=PUBLIC_TOKENS_PER_S, clock_s=clock_s
         )
+        self.sign_ins = TokenBuckets(burst=SIGN_INS_BURST, per_s=SIGN_INS_PER_S, clock_s=clock_s)
 
 
 def network_of(address: str) -> str:

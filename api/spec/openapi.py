@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from api.bodies.cluster import TokenId
 from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
 from api.bodies.groups import GroupName
+from api.bodies.sign_in import ProviderNameText
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (
@@ -40,6 +41,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Public tokens": "Links to one file that need no credential.",
     "Users": "Users who may call the API: their tokens, roles and groups, and how to revoke them.",
     "Groups": "Groups of users, which permissions name: their members, and what they were granted.",
+    "Sign-in": "Identity providers (OpenID Connect), and how people sign in with them.",
     "Audit": "Who did what through this member.",
     "Jobs": "Background jobs and their results.",
     "Cluster": "Nodes, coordinators, and how they join.",
@@ -52,6 +54,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "bucket_uuid": BucketId,
     "user_id": UserId,
     "group": GroupName,
+    "provider": ProviderNameText,
     "perm_id": Annotated[Uuid, Meta(description="The permission entry.")],
     "run_id": Annotated[Uuid, Meta(description="The run of a job.")],
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],

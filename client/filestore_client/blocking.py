@@ -24,7 +24,7 @@ from typing import (
     overload,
 )
 
-from filestore_client import administration
+from filestore_client import administration, people, sign_in
 from filestore_client.base.records import Backup, FileRecord, Kind, Project, User
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token
@@ -391,6 +391,33 @@ class BlockingAudit(Blocking[administration.Audit]):
     list = listing(administration.Audit.list)
 
 
+class BlockingGroups(Blocking[people.Groups]):
+    """Groups of users. Admins only."""
+
+    list = listing(people.Groups.list)
+    get = blocking(people.Groups.get)
+    put = blocking(people.Groups.put)
+    delete = blocking(people.Groups.delete)
+    members = listing(people.Groups.members)
+    add = blocking(people.Groups.add)
+    remove = blocking(people.Groups.remove)
+    grants = listing(people.Groups.grants)
+
+
+class BlockingProviders(Blocking[sign_in.Providers]):
+    """Identity providers. Admins only, but for their names and signing in, which need no token."""
+
+    names = blocking(sign_in.Providers.names)
+    get = blocking(sign_in.Providers.get)
+    put = blocking(sign_in.Providers.put)
+    delete = blocking(sign_in.Providers.delete)
+    test = blocking(sign_in.Providers.test)
+    start = blocking(sign_in.Providers.start)
+    finish = blocking(sign_in.Providers.finish)
+    renew = blocking(sign_in.Providers.renew)
+    end = blocking(sign_in.Providers.end)
+
+
 # ---- to here ----
 class Client:
     """The client for code that does not await; see AsyncClient. Use `with`, or `close` it.
@@ -418,6 +445,7 @@ class Client:
         self.shares = BlockingShares(inner.shares, self._loop)
         self.users = BlockingUsers(inner.users, self._loop)
         self.groups = BlockingGroups(inner.groups, self._loop)
+        self.providers = BlockingProviders(inner.providers, self._loop)
         self.join_tokens = BlockingJoinTokens(inner.join_tokens, self._loop)
         self.jobs = BlockingJobs(inner.jobs, self._loop)
         self.nodes = BlockingNodes(inner.nodes, self._loop)

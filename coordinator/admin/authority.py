@@ -19,7 +19,15 @@ from ca.certificates import (
 )
 from ca.errors import Internal, InvalidRequest
 from ca.identity import Identity
-from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
+from ca.keys import (
+    UnreadableKey,
+    WrongClusterKey,
+    derived_key,
+    key_from_pem,
+    key_to_pem,
+    unwrap,
+    wrap,
+)
 from ca.tls import Credential
 from ca.usertoken import SigningKey
 from coordinator.storage.state_store import Store
@@ -96,6 +104,7 @@ class SigningAuthority:
         self._clock_ms = clock_ms
         self._store = store
         self._cluster_key = cluster_key
+        self._sealing_key = derived_key(cluster_key, f"filestore sealed {cluster}")
         self._cluster = cluster
         self.root_pem = root_pem
 
@@ -169,6 +178,14 @@ class SigningAuthority:
         key = usertoken.new_signing_key()
         wrapped = wrap(self._cluster_key, key.private_pem, purpose=USER_TOKEN_PURPOSE)
         return TokenKey(key.kid, usertoken.public_jwk(key), wrapped)
+
+    def seal(self, secret: bytes, *, purpose: str) -> bytes:
+        """Return a secret that only coordinators can read, and only for this purpose."""
+        return wrap(self._sealing_key, secret, purpose=purpose)
+
+    def unseal(self, sealed: bytes, *, purpose: str) -> bytes:
+        """Return what `seal` was given. Raises WrongClusterKey for everything else."""
+        return unwrap(self._sealing_key, sealed, purpose=purpose)
 
     def _newest(self) -> IntermediateCredential:
         _, pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)

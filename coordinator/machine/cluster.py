@@ -9,6 +9,7 @@ from coordinator.machine import recounts
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
+from coordinator.machine.people import providers
 from metadata.model.records import (
     ADMIN_ROLE,
     DEFAULT_BUCKET_ID,
@@ -177,6 +178,7 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         removed_coordinators=_removed_members(db),
         token_key_ends={kid: ends_at_ms for _, kid, ends_at_ms in keys if ends_at_ms is not None},
         node_serials=issued,
+        providers=providers.names(db),
     )
 
 

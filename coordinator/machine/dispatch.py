@@ -39,7 +39,7 @@ from coordinator.machine.execution import digests, sessions
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
-from coordinator.machine.people import groups
+from coordinator.machine.people import groups, providers
 from metadata.protocol import commands, queries
 from metadata.protocol.commands import Envelope, Reply
 
@@ -50,6 +50,9 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.PutUser: users.put,
     commands.DeleteUser: users.delete,
     commands.RevokeUser: users.revoke,
+    commands.PutProvider: providers.put,
+    commands.DeleteProvider: providers.delete,
+    commands.AdmitIdentity: providers.admit,
     commands.PutGroup: groups.put,
     commands.AddMembers: groups.add_members,
     commands.RemoveMember: groups.remove_member,
@@ -120,6 +123,9 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindUser: users.find,
     queries.CheckPrincipal: users.check_principal,
     queries.ListUsers: users.list_page,
+    queries.FindProvider: providers.find,
+    queries.MatchIdentity: providers.match,
+    queries.FindProviderOfUser: providers.find_of_user,
     queries.FindGroup: groups.find,
     queries.ListGroups: groups.list_page,
     queries.ListMembers: groups.list_members,

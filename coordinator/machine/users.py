@@ -49,7 +49,7 @@ def admit(change: Change, command: AdmitUser) -> UserRecord:
     Raises Conflict for a disabled user, which gets no token, and for a caller that drops its own role admin.
     """
     require_admin(change.users, command.caller)
-    user = _find(change, command.user_id)
+    user = find_record(change, command.user_id)
     if user is not None and user.disabled:
         raise Conflict("This user is disabled.")
     _check_own(command.caller, command.user_id, command.roles)
@@ -75,13 +75,15 @@ def delete(change: Change, command: DeleteUser) -> None:
     Raises NotFound, or Conflict while it owns buckets or files, and for the caller itself.
     """
     require_admin(change.users, command.caller)
-    _require(change, command.user_id)
+    require_record(change, command.user_id)
     if command.user_id == command.caller.subject:
         raise Conflict("Another admin must delete this user.")
     _check_owns_nothing(change, command.user_id)
     _end_parts(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
     groups_held.end_given(change, command.user_id)
+    # A later user of this name is somebody else.
+    change.db.execute("DELETE FROM identities WHERE user_id = ?", (command.user_id,))
     change.db.execute(
         "UPDATE users SET deleted = 1, roles = '[]', groups = '[]', disabled = 0, updated_at_ms = ?"
         " WHERE user_id = ?",
@@ -92,14 +94,14 @@ def delete(change: Change, command: DeleteUser) -> None:
 def revoke(change: Change, command: RevokeUser) -> None:
     """End every permission, token and public token of a user in one change; the user stays. Admin only."""
     require_admin(change.users, command.caller)
-    _require(change, command.user_id)
+    require_record(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
 
 
 def get(question: Question, query: GetUser) -> UserRecord:
     """Return the caller's own record."""
     require_user(question.users, query.caller)
-    user = _find(question, query.caller.subject)
+    user = find_record(question, query.caller.subject)
     if user is None:
         raise Unauthorized("unknown user")
     return user
@@ -108,7 +110,7 @@ def get(question: Question, query: GetUser) -> UserRecord:
 def find(question: Question, query: FindUser) -> UserRecord:
     """Return the record of any user. Admin only."""
     require_admin(question.users, query.caller)
-    return _require(question, query.user_id)
+    return require_record(question, query.user_id)
 
 
 def check_principal(question: Question, query: CheckPrincipal) -> None:
@@ -118,7 +120,7 @@ def check_principal(question: Question, query: CheckPrincipal) -> None:
     if kind == "role" and name in (ADMIN_ROLE, SERVICE_ROLE):
         return
     if kind == "user":
-        is_known = _find(question, name) is not None
+        is_known = find_record(question, name) is not None
     elif kind == "group":
         is_known = groups_held.exists(question.db, name)
     else:
@@ -157,6 +159,11 @@ def list_page(question: Question, query: ListUsers) -> UserPage:
     return UserPage(found, after + 1 if looked_at == LIST_SCAN_MAX else 0)
 
 
+def store_roles(change: Change, user_id: str, roles: list[str]) -> None:
+    """Give a user these roles; create it if there is none."""
+    _put(change, user_id, roles, None)
+
+
 def _check_own(caller: Caller, user_id: str, roles: list[str] | None, *, disabled: bool = False) -> None:
     """Raise Conflict if the caller would lock itself out: some admin always remains."""
     if caller.subject != user_id:
@@ -183,6 +190,11 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     groups_held.withdraw_all(change, principal("user", user_id))
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
+    end_tokens(change, user_id)
+
+
+def end_tokens(change: Change, user_id: str) -> None:
+    """Make every token of this user invalid."""
     change.db.execute(
         "UPDATE users SET generation = MAX(generation + 1, ?), updated_at_ms = ? WHERE user_id = ?",
         (_least_generation(change), change.at_ms, user_id),
@@ -215,7 +227,7 @@ def _put(
 
     Raises InvalidRequest for more names than a token has room for.
     """
-    known = _find(change, user_id)
+    known = find_record(change, user_id)
     local, given = groups_held.local_and_given(change.db, user_id)
     if groups is not None:
         # What a provider gives is not made an administrator's choice because a record is written back whole.
@@ -238,7 +250,7 @@ def _put(
     if disabled:
         _end_parts(change, user_id)
     change.users.forget(user_id)
-    return _require(change, user_id)
+    return require_record(change, user_id)
 
 
 def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
@@ -248,8 +260,8 @@ def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
     )
 
 
-def _require(scope: Change | Question, user_id: str) -> UserRecord:
-    user = _find(scope, user_id)
+def require_record(scope: Change | Question, user_id: str) -> UserRecord:
+    user = find_record(scope, user_id)
     if user is None:
         # until 0.3.0: replies are stored, and must be those of members that run 0.1.0
         is_stored = isinstance(scope, Change)
@@ -257,7 +269,7 @@ def _require(scope: Change | Question, user_id: str) -> UserRecord:
     return user
 
 
-def _find(scope: Change | Question, user_id: str) -> UserRecord | None:
+def find_record(scope: Change | Question, user_id: str) -> UserRecord | None:
     row = scope.db.execute(
         f"SELECT {_SELECTED} FROM users WHERE user_id = ? AND deleted = 0", (user_id,)
     ).fetchone()

@@ -26,6 +26,7 @@ from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
 from coordinator.rpc.call_metrics import ServedCalls
 from coordinator.rpc.raft_wire import messages_in
+from metadata.model.providers import ProviderUnavailable
 from metadata.model.rules import NotInForce
 from metadata.protocol.calls import AnyCall, RenewCall
 from metadata.protocol.commands import Reply
@@ -179,7 +180,7 @@ class PeerPort:
             status, details = refusal.code, refusal.details
         except Unavailable as error:
             # No other coordinator can do it, and this one not in a moment.
-            is_for_later = isinstance(error, NotInForce)
+            is_for_later = isinstance(error, NotInForce | ProviderUnavailable)
             status, details = error.code if is_for_later else wire.RETRY, error.details
         except FilestoreError as error:
             status, details = error.code, error.details

@@ -99,6 +99,29 @@ CREATE TABLE IF NOT EXISTS group_members (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS group_members_by_group ON group_members (group_name, user_id);
 
+-- Identity providers with which people sign in (coordinator/machine/people/providers.py).
+CREATE TABLE IF NOT EXISTS providers (
+    name            TEXT PRIMARY KEY,
+    issuer          TEXT NOT NULL UNIQUE,
+    settings        TEXT NOT NULL,                -- a Provider, as JSON
+    secret          BLOB NOT NULL,                -- of its client, under the cluster key (AES-256-GCM); empty for none
+    command_secret  BLOB NOT NULL,                -- of the command's client, the same
+    updated_at_ms   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who has signed in with a provider, and as which user. A subject is a person at an issuer for ever.
+CREATE TABLE IF NOT EXISTS identities (
+    issuer           TEXT NOT NULL,
+    subject          TEXT NOT NULL,
+    user_id          TEXT NOT NULL,
+    provider         TEXT NOT NULL,               -- the name of the provider at the last sign-in
+    gave_admin       INTEGER NOT NULL,            -- 1: the role admin of the user is the provider's
+    allowed          INTEGER NOT NULL,            -- 0: was in no group that may sign in when last looked at
+    created_at_ms    INTEGER NOT NULL,
+    PRIMARY KEY (issuer, subject)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS identities_by_user ON identities (user_id);
+
 CREATE TABLE IF NOT EXISTS join_tokens (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list
     token_id       TEXT NOT NULL UNIQUE,

@@ -22,6 +22,7 @@ from ca.errors import InvalidRequest
 from deploy.base.failures import USAGE, explain_rejection, reason_of
 from deploy.base.option_names import naming, options_named
 from deploy.base.own_files import UserPath
+from deploy.base.signed_in import renewing
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import find_context
 from filestore_client.base.errors import InvalidRequest as UnusableFile
@@ -61,9 +62,15 @@ class Connection:
 
         Raises InvalidRequest for a URL or a file that cannot be used.
         """
+        return self._client(self._kept_token())
+
+    def _kept_token(self) -> Token:
+        return Token(self.token(), file=self.token_file)
+
+    def _client(self, token: Token) -> AsyncClient:
         for url in self.urls:
             base_url(url)
-        root_pem, token = read_text(self.ca, "the CA certificate"), Token(self.token(), file=self.token_file)
+        root_pem = read_text(self.ca, "the CA certificate")
         try:
             return AsyncClient(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
         except UnusableFile as error:
@@ -76,11 +83,13 @@ class Connection:
     def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
         """Run one piece of work with a client, and close the client in any case.
 
-        Raises what the work raises. Unauthorized includes the readable facts of the token.
+        The token of a sign-in is renewed meanwhile. Raises what the work raises. Unauthorized includes the
+        readable facts of the token.
         """
 
         async def session() -> T:
-            async with self.client() as client:
+            token = self._kept_token()
+            async with self._client(token) as client, renewing(client, token, self.token_file):
                 try:
                     return await work(client)
                 except Unauthorized as error:

@@ -18,6 +18,7 @@ from ca.secretfiles import make_directory
 from deploy.base.own_files import write_own
 from filestore_client.base.contexts import Context, config_directory, read_contexts
 
+SIGN_IN: Final = ".sign-in"  # beside the token of somebody who signed in with a provider: what renews it
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -53,9 +54,13 @@ def forget_context(name: str) -> None:
         context = known.find(name)
         left = {other: each for other, each in known.contexts.items() if other != name}
         _write(directory, "" if known.current == name else known.current, left)
-        for path in (context.token_file, context.ca):
-            if Path(path).parent == directory:  # what lies elsewhere is not ours
-                Path(path).unlink(missing_ok=True)
+        for path in (
+            Path(context.token_file),
+            Path(context.token_file).with_suffix(SIGN_IN),
+            Path(context.ca),
+        ):
+            if path.parent == directory:  # what lies elsewhere is not ours
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,10 +21,13 @@ from deploy.base.failures import claims_of, explain_rejection
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from deploy.base.own_files import UserPath
+from deploy.base.signed_in import keep, read_kept
+from deploy.people.login import choose, has_browser, sign_in
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import Context, read_contexts
-from filestore_client.base.errors import Unauthorized, Unavailable, UntrustedServer
-from filestore_client.base.records import User
+from filestore_client.base.errors import FilestoreError, Unauthorized, Unavailable, UntrustedServer
+from filestore_client.base.errors import NotFound as NotFoundThere
+from filestore_client.base.records import SignedIn, User
 from filestore_client.base.transport import base_url
 from runtime.timestamps import rfc3339
 
@@ -48,8 +51,11 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
     help="A file that holds a join token, which names the fingerprint.",
 )
 @click.option(
-    "--token-file", help="A file that holds a user token; - reads standard input.  [default: asked for]"
+    "--token-file",
+    help="Sign in with a user token, which this file holds; - reads standard input.  [default: asked for]",
 )
+@click.option("--provider", help="Sign in with this identity provider.  [default: the one that there is]")
+@click.option("--device", is_flag=True, help="Show a code to enter on another device, and open no browser.")
 @names_options
 def login(
     urls: tuple[str, ...],
@@ -58,6 +64,9 @@ def login(
     fingerprint: str | None,
     join_token_file: Path | None,
     token_file: str | None,
+    provider: str | None,
+    *,
+    device: bool,
 ) -> None:
     """Sign in to a cluster, and use it from now on.
 
@@ -65,28 +74,24 @@ def login(
     cluster.
 
     The cluster is verified once, by the fingerprint of its root certificate: it is compared with the one that
-    you give, or you are asked to confirm it. The token is stored in a file that only you can read; `filestore
-    logout` removes it.
+    you give, or you are asked to confirm it. If the cluster has an identity provider, your browser opens, or
+    you get a code where there is none. Otherwise you are asked for a token. The token is stored in a file
+    that only you can read; `filestore logout` removes it.
     """
+    if token_file is not None and (provider is not None or device):
+        raise click.UsageError("Give either --token-file, or --provider and --device.")
     nodes = [base_url(url) for url in urls]
     root_pem = _pinned_root(nodes, ca, fingerprint, join_token_file)
-    token = _token(token_file)
-
-    async def work() -> User:
-        async with AsyncClient(nodes, root_pem=root_pem, token=token) as client:
-            try:
-                return await client.whoami()
-            except Unauthorized as error:
-                named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
-                raise explain_rejection(token, named, at_s=client.transport.time.now_s()) from error
-
-    user = uvloop.run(work())
+    signed_in = _by_provider(nodes, root_pem, provider, device=device) if token_file is None else None
+    token = _token(token_file) if signed_in is None else signed_in[1].token
+    user = _recognised(nodes, root_pem, token, token_file)
     context = name or _host_as_name(nodes[0])
-    contexts.save_context(context, nodes, root_pem=root_pem, token=token)
-    click.echo(
-        f"Signed in as {user.user_id}. The context is {context}, and the token expires "
-        f"{_end_of(user, token)}."
-    )
+    saved = contexts.save_context(context, nodes, root_pem=root_pem, token=token)
+    if signed_in is not None:
+        keep(Path(saved.token_file), *signed_in)
+    is_renewed = signed_in is not None and bool(signed_in[1].renewal)
+    end = "is renewed while your session lasts" if is_renewed else f"expires {_end_of(user, token)}"
+    click.echo(f"Signed in as {user.user_id}. The context is {context}, and the token {end}.")
 
 
 @click.command()
@@ -94,11 +99,16 @@ def login(
 def logout(name: str | None) -> None:
     """Forget a cluster, and your token for it.
 
-    NAME is what `filestore context ls` shows; without it, the cluster that is used at present.
+    NAME is what `filestore context ls` shows; without it, the cluster that is used at present. If you signed
+    in with an identity provider, it ends the session of this command.
     """
     context = name or read_contexts().current
     if not context:
         raise NotFound("You are signed in nowhere.")
+    if _ended_at_provider(read_contexts().find(context)):
+        contexts.forget_context(context)
+        click.echo(f"{context} is forgotten, and your session there has ended. The token expires soon.")
+        return
     contexts.forget_context(context)
     click.echo(
         f"{context} is forgotten. The token stays valid until it expires; `filestore user revoke` "
@@ -149,6 +159,60 @@ def whoami(connection: Connection, as_json: bool) -> None:
     print_record(user, as_json=False)
     if not user.token_expires_at:
         click.echo(f"The token expires {_end_of(user, connection.token())}.")
+
+
+def _by_provider(
+    nodes: list[str], root_pem: str, wanted: str | None, *, device: bool
+) -> tuple[str, SignedIn] | None:
+    """Sign in with a provider, and return its name and the token; None if the cluster has no provider."""
+
+    async def work() -> tuple[str, SignedIn] | None:
+        async with AsyncClient(nodes, root_pem=root_pem, token="") as client:
+            try:
+                names = await client.providers.names()
+            except NotFoundThere:  # of an older version
+                names = []
+            if not names and wanted is None and not device:
+                return None
+            provider = choose(names, wanted)
+            return provider, await sign_in(client, provider, by_code=device or not has_browser())
+
+    return uvloop.run(work())
+
+
+def _recognised(nodes: list[str], root_pem: str, token: str, token_file: str | None) -> User:
+    """Return the user of a token. Raises Unauthorized, which says why."""
+
+    async def work() -> User:
+        async with AsyncClient(nodes, root_pem=root_pem, token=token) as client:
+            try:
+                return await client.whoami()
+            except Unauthorized as error:
+                named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
+                raise explain_rejection(token, named, at_s=client.transport.time.now_s()) from error
+
+    return uvloop.run(work())
+
+
+def _ended_at_provider(context: Context) -> bool:
+    """Have the provider of a sign-in end its session; False if there is none, or it cannot be told."""
+    kept = read_kept(Path(context.token_file))
+    if kept is None:
+        return False
+    root_pem = read_text(Path(context.ca), "the CA certificate")
+
+    async def work() -> None:
+        async with AsyncClient(
+            context.urls, root_pem=root_pem, token="", deadline_s=CONNECT_TIMEOUT_S
+        ) as client:
+            await client.providers.end(kept.provider, kept.renewal)
+
+    try:
+        uvloop.run(work())
+    except FilestoreError as error:
+        click.echo(f"filestore: the provider was not told: {error.details}", err=True)
+        return False
+    return True
 
 
 def _pinned_root(

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from metadata.model.later_fields import in_the_log, with_later
+from metadata.model.providers import ProviderName
 from runtime.bounds import IMAGES_MAX, Count, Label, Parts, Pem, Span, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
@@ -401,6 +402,13 @@ class CoordinatorRecord(Struct, frozen=True, kw_only=True):
     role: Text = VOTER
 
 
+class KnownIdentity(Struct, frozen=True):
+    """The user that an identity is, None if it is new; whether all that it gives is recorded already."""
+
+    user: UserRecord | None
+    is_recorded: bool
+
+
 class CertificateRecord(Struct, frozen=True, kw_only=True):
     """A leaf that the cluster signed; `pem` holds the leaf and its intermediate."""
 
@@ -451,6 +459,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     removed_coordinators: list[str] = []
     token_key_ends: dict[str, int] = {}
     node_serials: dict[str, list[str]] = {}
+    providers: list[ProviderName] = []
 
 
 class TokenKeyRecord(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ ENDS_ARE_COUNTED: Final = 6
 FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 GROUPS_ARE_MANAGED: Final = 6  # groups have a list, and providers of sign-in give some
+PROVIDERS_SIGN_IN: Final = 6  # people sign in with identity providers
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -47,6 +48,8 @@ TABLES_SINCE: Final = {
     "file_paths": FILES_HAVE_FOLDERS,
     "groups": GROUPS_ARE_MANAGED,
     "group_members": GROUPS_ARE_MANAGED,
+    "providers": PROVIDERS_SIGN_IN,
+    "identities": PROVIDERS_SIGN_IN,
     **{each.table: each.since for each in LATER},
 }
 

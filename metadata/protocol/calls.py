@@ -12,6 +12,7 @@ from metadata.model.records import Caller, CoordinatorRecord, JobRunRecord, Node
 from metadata.model.replica_records import ReplicaCounts
 from metadata.protocol.commands import AnyCommand
 from metadata.protocol.queries import AnyQuery
+from metadata.protocol.sign_in_calls import SignInCall
 from runtime.bounds import Count, Names, NodeIds, Pem, Text
 
 DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED = "ok", "low", "full", "failed"
@@ -442,4 +443,5 @@ AnyCall = (
     | StatusCall
     | RulesCall
     | SnapshotCall
+    | SignInCall
 )

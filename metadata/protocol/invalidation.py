@@ -78,6 +78,11 @@ def _admitted(command: commands.AdmitUser) -> Keys:
     return NOTHING if command.roles is None and command.groups is None else _user(command)
 
 
+def _identified(command: commands.AdmitIdentity) -> Keys:
+    """Return the keys of a person who was known before; nothing was answered to a new user."""
+    return _user(command) if command.user_id else NOTHING
+
+
 def _target(command: commands.GrantPermission | commands.WithdrawPermission) -> Keys:
     """A grant may replace a lasting one by one that ends."""
     key = file_key if command.target == "file" else bucket_key
@@ -98,6 +103,9 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.AddMembers: _nothing,
     commands.RemoveMember: _user,
     commands.DeleteGroup: _everything,  # its members are known to the state only
+    commands.PutProvider: _nothing,
+    commands.DeleteProvider: _nothing,
+    commands.AdmitIdentity: _identified,
     commands.GrantPermission: _target,
     commands.WithdrawPermission: _target,
     commands.DeleteBucket: _bucket,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 from msgspec import Meta, Struct
 
 from metadata.model.later_fields import in_queries, with_later
+from metadata.model.providers import Identity
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.replica_records import HeldReplica, ReplicaPage
 from metadata.protocol.commands.access import PrincipalType, Target
@@ -81,6 +82,25 @@ class ListGroupPermissions(ListQuery, frozen=True, kw_only=True, tag="list_group
     """Admin only: a GrantPage of what the group itself was granted."""
 
     group: Text
+
+
+class FindProvider(Query, frozen=True, kw_only=True, tag="find_provider"):
+    """Admin only: the ProviderRecord of this name; not_found when there is none."""
+
+    caller: Caller
+    name: Text
+
+
+class MatchIdentity(Query, frozen=True, kw_only=True, tag="match_identity"):
+    """For members only: the KnownIdentity."""
+
+    identity: Identity
+
+
+class FindProviderOfUser(Query, frozen=True, kw_only=True, tag="find_provider_of_user"):
+    """For members only: the name of the provider with which a user signs in, "" for none."""
+
+    user_id: Text
 
 
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):

@@ -22,7 +22,7 @@ import msgspec
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
-from metadata.model.rules import FIRST, require
+from metadata.model.rules import FIRST, PROVIDERS_SIGN_IN, require
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
     PROOF_NONE,
@@ -54,6 +54,7 @@ from metadata.protocol.calls import (
 )
 from metadata.protocol.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from metadata.protocol.queries import AnyQuery
+from metadata.protocol.sign_in_calls import PROVIDER_TIMEOUT_S, SignInCall
 from metadata.rpc import wire
 from metadata.rpc.change_session import ChangeSession
 from metadata.rpc.connection import LinkDown, PeerLink
@@ -189,6 +190,12 @@ class MetadataClient:
         """Another key signs user tokens from now on. Admin only."""
         call = partial(RotateKeyCall, caller, grace_seconds)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=TokenKeyRecord)
+
+    async def sign_in(self, call: SignInCall, reply_type: type[_T]) -> _T:
+        """Return the leader's answer to a call about providers, which it may have to wait for."""
+        require(PROVIDERS_SIGN_IN, self.rules_in_force)
+        answer = await self._at_leader(call, _ends_at(PROVIDER_TIMEOUT_S), try_s=PROVIDER_TIMEOUT_S)
+        return msgspec.msgpack.decode(answer, type=reply_type)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
         """Let a coordinator into the group, as a learner first. Admin only. Repeating it is safe."""
@@ -347,12 +354,12 @@ class MetadataClient:
         except TimeoutError as error:
             raise _no_answer() from error
 
-    async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
+    async def _at_leader(self, call: AnyCall, ends_at: float, *, try_s: float = TRY_TIMEOUT_S) -> bytes:
         """Try the leader, and possible leaders, until one answers. Raises Unavailable at `ends_at`."""
         pause_s, faults = RETRY_S_MIN, set[str]()
         for tries in itertools.count(1):
             leader = self._leader or self._next()
-            if (answer := await self._ask(leader, call, ends_at, faults)) is None:
+            if (answer := await self._ask(leader, call, ends_at, faults, try_s)) is None:
                 self._leader = ""
             else:
                 if answer.status == wire.OK and leader in self._links:
@@ -390,7 +397,12 @@ class MetadataClient:
             pause_s = min(max(pause_s * 2, RETRY_S_MIN), RETRY_S_MAX)
 
     async def _ask(
-        self, coordinator_id: str, call: AnyCall, ends_at: float, faults: set[str]
+        self,
+        coordinator_id: str,
+        call: AnyCall,
+        ends_at: float,
+        faults: set[str],
+        try_s: float = TRY_TIMEOUT_S,
     ) -> wire.AnswerFrame | None:
         """Like `_try`; also None if the coordinator failed at this call and another may not.
 
@@ -399,7 +411,7 @@ class MetadataClient:
         `faults` has those that failed at this call. A call that fails twice at one coordinator, or at all of
         them, fails.
         """
-        answer = await self._try(coordinator_id, call, ends_at)
+        answer = await self._try(coordinator_id, call, ends_at, try_s)
         if answer is None or answer.status != Internal.code:
             return answer
         self._passed_over[coordinator_id] = _ends_at(PASSED_OVER_S)
@@ -417,18 +429,20 @@ class MetadataClient:
                 return one
         return next(self._order)
 
-    async def _try(self, coordinator_id: str, call: AnyCall, ends_at: float) -> wire.AnswerFrame | None:
+    async def _try(
+        self, coordinator_id: str, call: AnyCall, ends_at: float, most_s: float
+    ) -> wire.AnswerFrame | None:
         """Return what one coordinator answers, or None if it is not reachable.
 
         Raises Unavailable at `ends_at`.
         """
-        try_s = _try_s(ends_at)
+        try_s = _try_s(ends_at, most_s)
         try:
             return await self._links[coordinator_id].call(call, try_s)
         except LinkDown:
             return None
         except TimeoutError as error:
-            if try_s < TRY_TIMEOUT_S:  # too little time to hold it against that coordinator
+            if try_s < most_s:  # too little time to hold it against that coordinator
                 raise _no_answer() from error
             until_s = max(self._passed_over.get(coordinator_id, 0.0), _ends_at(TRY_TIMEOUT_S))
             self._passed_over[coordinator_id] = until_s  # it is not asked twice in a row
@@ -447,12 +461,12 @@ def _ends_at(timeout_s: float) -> float:
     return asyncio.get_running_loop().time() + timeout_s
 
 
-def _try_s(ends_at: float) -> float:
+def _try_s(ends_at: float, most_s: float = TRY_TIMEOUT_S) -> float:
     """Return the timeout of one attempt. Raises Unavailable if no time is left."""
     left_s = ends_at - asyncio.get_running_loop().time()
     if left_s <= 0:
         raise _no_answer()
-    return min(left_s, TRY_TIMEOUT_S)
+    return min(left_s, most_s)
 
 
 def _no_answer() -> Unavailable:

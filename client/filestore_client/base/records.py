@@ -22,7 +22,9 @@ class Secret(Struct, frozen=True, kw_only=True):
     """An answer with a secret, which is not shown when the record is printed."""
 
     def __repr__(self) -> str:
-        shown = [name for name in self.__struct_fields__ if name not in ("token", "url")]
+        shown = [
+            name for name in self.__struct_fields__ if name not in ("token", "url", "attempt", "renewal")
+        ]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
@@ -259,6 +261,92 @@ class RotatedKey(Struct, frozen=True, kw_only=True):
 
     kid: str  # The name of the key in `/.well-known/jwks.json` and in the tokens that it signs.
     others_end_at: str  # When tokens of the previous keys start to be rejected.
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """A group."""
+
+    group: str  # The name of the group, as permissions name it.
+    description: str  # What the group is for, for people.
+    members: int  # How many users are in the group.
+
+
+class GroupMember(Struct, frozen=True, kw_only=True):
+    """A user in a group."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    # Why the user is in the group: `local` if an administrator has added it, and the name of each
+    # provider of sign-in that reports the group.
+    sources: list[str]
+    disabled: bool  # Whether the user is disabled.
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """A provider. Its secrets are never shown."""
+
+    name: str  # The name of the provider.
+    label: str  # What people choose.
+    issuer: str  # The issuer, as the provider writes it in its ID tokens.
+    client_id: str  # The client that the provider knows this cluster as.
+    has_secret: bool  # Whether the client has a secret.
+    command_client_id: str  # The client of the command; "" if it is the same.
+    has_command_secret: bool  # Whether the client of the command has a secret.
+    scopes: list[str]  # The scopes that are requested.
+    name_claim: str  # The claim that becomes the user's name.
+    groups_claim: str  # The claim that lists the groups.
+    allowed_groups: list[str]  # The groups that may sign in; `*` for everybody.
+    admin_groups: list[str]  # The groups whose members get the role `admin`.
+    # Patterns of the provider's groups that become groups here; none for all of them.
+    taken_groups: list[str]
+    token_seconds: int  # Lifetime of a token. It is renewed before, while the provider's session lasts.
+    # The only authorities that may have issued the provider's certificate, in PEM. If empty: those that
+    # the coordinators' machines trust.
+    ca_pem: str
+    # What the provider must know as redirect URIs: for the console at each of its addresses, and for
+    # the command, which is given a port by the system.
+    redirect_uris: list[str]
+    updated_at: str  # When the record last changed.
+
+
+class ProviderName(Struct, frozen=True, kw_only=True):
+    """A provider that people can sign in with."""
+
+    name: str  # The name of the provider.
+    label: str  # What people choose.
+
+
+class ProviderStep(Struct, frozen=True, kw_only=True):
+    """One step of a test."""
+
+    step: str  # What was tested.
+    outcome: str  # `note`: something to know, which is no failure.
+    details: str  # What was found.
+
+
+class StartedSignIn(Secret, frozen=True, kw_only=True):
+    """Where the person signs in."""
+
+    authorization_url: str  # The provider's page, which the person opens.
+    attempt: str  # The sign-in that was begun, sealed: the client keeps it until it is finished.
+    # What the provider must return with the code. The client compares it with that of the sign-in that
+    # it began.
+    state: str
+    user_code: str  # What the person enters on that page (flow `device`).
+    complete_url: str  # That page with the code filled in, "" if there is none (flow `device`).
+    interval_seconds: int  # How long to wait between two questions (flow `device`).
+    expires_at: str  # Until when the sign-in can be finished.
+
+
+class SignedIn(Secret, frozen=True, kw_only=True):
+    """A token of the person, shown once, and what renews it."""
+
+    token: str  # A JWT. Send it as `Authorization: Bearer TOKEN`.
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    expires_at: str  # When the token expires.
+    roles: list[str]  # Roles of the user. The role `admin` has every permission.
+    groups: list[str]  # Groups of the user.
+    renewal: str  # What renews the token, sealed; "" if the provider allows no renewal.
+    renew_at: str  # When the client should renew the token.
 
 
 class JoinToken(Struct, frozen=True, kw_only=True):

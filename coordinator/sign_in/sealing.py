@@ -1,0 +1,63 @@
+"""What a client keeps for the leader between two calls, sealed: an attempt to sign in, and a renewal.
+
+So no coordinator remembers who is signing in, and another one may lead when the person returns. The seal is
+that of the cluster key (AES-256-GCM), with the purpose: an attempt is no renewal, nothing can be altered, and
+nothing of a provider can be read by its holder.
+"""
+
+import base64
+import binascii
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ca.errors import InvalidRequest
+from ca.keys import WrongClusterKey
+from coordinator.admin.authority import SigningAuthority
+
+T = TypeVar("T", bound=Struct)
+
+
+class Attempt(Struct, frozen=True, array_like=True):
+    """A sign-in that has begun. `redirect_uri` is "" and `device_code` set in the device flow."""
+
+    provider: str
+    issuer: str
+    client_id: str
+    redirect_uri: str
+    state: str
+    nonce: str
+    verifier: str
+    device_code: str
+    expires_at_ms: int
+
+
+class Renewal(Struct, frozen=True, array_like=True):
+    """A sign-in that can be renewed. `generation` is that of the user: a revoked one renews nothing."""
+
+    provider: str
+    issuer: str
+    client_id: str
+    subject: str
+    user_id: str
+    generation: int
+    refresh_token: str
+
+
+_PURPOSES: Final = {Attempt: "sign-in attempt", Renewal: "sign-in renewal"}
+
+
+def seal(sealer: SigningAuthority, what: Attempt | Renewal) -> str:
+    """Return it as text that only a coordinator of this cluster can read."""
+    sealed = sealer.seal(msgspec.msgpack.encode(what), purpose=_PURPOSES[type(what)])
+    return base64.urlsafe_b64encode(sealed).decode("ascii")
+
+
+def unseal(sealer: SigningAuthority, text: str, kind: type[T]) -> T:
+    """Return what was sealed. Raises InvalidRequest for every other text."""
+    try:
+        sealed = base64.urlsafe_b64decode(text.encode("ascii"))
+        return msgspec.msgpack.decode(sealer.unseal(sealed, purpose=_PURPOSES[kind]), type=kind)
+    except (binascii.Error, ValueError, WrongClusterKey, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"This is no {_PURPOSES[kind]} of this cluster. Sign in again.") from error

@@ -1,0 +1,1 @@
+"""Signing in with a real provider: the long suite of `make sso`."""
