@@ -8,11 +8,12 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
 
 from api.console.files import Served, console_files, console_page
-from ca.errors import NotFound
+from ca.errors import InvalidRequest, NotFound
 from web.cors import ConsoleMembers
 from web.responses import json_response
 from web.script_sources import scripts_of
@@ -28,6 +29,8 @@ _HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Vary": "Accept-Encoding",
 }
+ANSWER_CHARS_MAX: Final = 4096  # of one parameter
+_OF_PROVIDERS: Final = ("code", "state", "iss", "error")  # RFC 6749, 4.1.2; RFC 9207
 _ASKED_EACH_TIME: Final = "no-cache"
 _KEPT: Final = "public, max-age=31536000, immutable"
 _GZIP: Final = re.compile(r"\s*(gzip|\*)\s*(?:;\s*q=([0-9.]{1,5})\s*)?", re.IGNORECASE)
@@ -80,11 +83,15 @@ def console_routes(
     async def lead_to_node(request: web.Request) -> web.Response:
         return _moved(f"{node_url(request)}{PLACE}")
 
+    async def lead_back(request: web.Request) -> web.Response:
+        return _moved(f"{PLACE}#/signed-in/{request.match_info['provider']}?{_answer_of_provider(request)}")
+
     return [
         web.get("/", _lead_there),
         web.get("/console", _lead_there),
         web.get(PLACE, get_page),
         web.get(f"{PLACE}node", lead_to_node),
+        web.get(f"{PLACE}sign-in/{{provider:[a-z0-9-]{{1,32}}}}", lead_back),
         web.get(f"{PLACE}members", get_members),
         web.get(f"{PLACE}{{version}}/{{name:.+}}", _get_part),
     ]
@@ -96,6 +103,14 @@ async def _lead_there(_request: web.Request) -> web.Response:
 
 def _moved(location: str) -> web.Response:
     return web.Response(status=302, headers={hdrs.LOCATION: location, hdrs.CACHE_CONTROL: "no-store"})
+
+
+def _answer_of_provider(request: web.Request) -> str:
+    """Return what a provider has sent with the browser, for the page: behind the #, which no server sees."""
+    sent = {name: request.query.get(name, "") for name in _OF_PROVIDERS}
+    if any(len(value) > ANSWER_CHARS_MAX for value in sent.values()):
+        raise InvalidRequest("The provider's answer is too long.")
+    return urlencode({name: value for name, value in sent.items() if value})
 
 
 async def _get_part(request: web.Request) -> web.Response:

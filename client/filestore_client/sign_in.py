@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import aiohttp
 import msgspec
 
 from filestore_client.administration import Resource, given
+from filestore_client.base.errors import Unavailable
 from filestore_client.base.pages import pages
 from filestore_client.base.paths import path_part
 from filestore_client.base.records import (
@@ -15,6 +17,7 @@ from filestore_client.base.records import (
     SignedIn,
     StartedSignIn,
 )
+from filestore_client.base.retry import connection_trouble
 
 _PROVIDERS = "/api/v1/auth/providers"
 
@@ -77,9 +80,16 @@ class Providers(Resource):
         return self._transport.decode(answer, SignedIn, path)
 
     async def renew(self, name: str, renewal: str) -> SignedIn:
-        """Renew a sign-in. Raises Forbidden if the provider's session has ended."""
+        """Renew a sign-in, in one attempt: until another one, the present token is as good as before.
+
+        Raises Forbidden if the provider's session has ended.
+        """
         path, body = f"{_provider(name)}/renewal", {"renewal": renewal}
-        return await self._transport.call("POST", path, SignedIn, body=body, repeats=True)
+        try:
+            async with self._transport.exchange("POST", path, json=body) as answer:
+                return self._transport.decode(await answer.read(), SignedIn, path)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(f"No node answered: {connection_trouble(error)}") from error
 
     async def end(self, name: str, renewal: str) -> None:
         """Have the provider forget the session that a renewal belongs to."""

@@ -18,6 +18,7 @@ import msgspec
 from ca.errors import InvalidRequest
 from metadata.model.providers import ProviderUnavailable, check_provider_url
 from metadata.rpc.connector import Connector
+from runtime.wording import connection_trouble
 
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=4.0, sock_connect=2.0)
 ANSWER_BYTES_MAX: Final = 512 << 10  # a key set with certificates has some 20 KiB
@@ -94,13 +95,10 @@ class ProviderHttp:
                 body = await _bounded(answer)
                 return ProviderAnswer(answer.status, _object(body))
         except aiohttp.ClientConnectorCertificateError as error:
-            raise ProviderUnavailable(untrusted(host, error.certificate_error)) from error
-        except TimeoutError as error:
-            raise ProviderUnavailable(f"{host} did not answer in time.") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Only the kind of the error: its text may hold the URL, with what is in its query.
-            why = error.strerror if isinstance(error, OSError) else type(error).__name__
-            raise ProviderUnavailable(f"{host} cannot be reached: {why or type(error).__name__}.") from error
+            raise ProviderUnavailable(_untrusted(host, error.certificate_error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            why = connection_trouble(error)
+            raise ProviderUnavailable(f"The provider at {host} cannot be reached: {why}.") from error
 
 
 def provider_context(ca_pem: str) -> ssl.SSLContext:
@@ -114,7 +112,7 @@ def provider_context(ca_pem: str) -> ssl.SSLContext:
         raise InvalidRequest("ca_pem: certificates in PEM are required") from error
 
 
-def untrusted(host: str, error: Exception) -> str:
+def _untrusted(host: str, error: Exception) -> str:
     """Say why a certificate is not trusted, and what authorities are."""
     why = getattr(error, "verify_message", "") or type(error).__name__
     paths = ssl.get_default_verify_paths()

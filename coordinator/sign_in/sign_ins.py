@@ -323,7 +323,9 @@ class SignIns:
 
         Raises Forbidden for one who may not, whose tokens have then ended.
         """
-        refused = Forbidden("You are in no group that may sign in here. An administrator can say which may.")
+        refused = Forbidden(
+            "You are in no group that may sign in here. Ask an administrator which groups may."
+        )
         for is_last in (False, True):
             answer = await cluster.read(MatchIdentity(identity=identity))
             known = msgspec.msgpack.decode(answer, type=KnownIdentity)

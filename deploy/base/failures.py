@@ -118,6 +118,8 @@ def explain_rejection(token: str, named: str, *, at_s: float) -> Unauthorized:
 
 def _another_token(user: str) -> str:
     """Say how another one is made. For the first admin, there may be no other admin to ask."""
+    if ":" in user:  # of a provider: see metadata/model/providers.py
+        return "Sign in again: filestore login URL"
     if user == ADMIN:
         return "On a coordinator, this creates a new one: filestore token admin --data DIR"
     return f"An admin can create a new one: filestore token user {user or 'NAME'}"

@@ -12,12 +12,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 
 from deploy.base.contexts import SIGN_IN, changing_files
 from deploy.base.own_files import write_own
 from filestore_client import AsyncClient
-from filestore_client.base.errors import FilestoreError, Forbidden, InvalidRequest
+from filestore_client.base.errors import FilestoreError, Forbidden, InvalidRequest, NotFound
 from filestore_client.base.records import SignedIn
 from filestore_client.base.token import Token
 
@@ -108,8 +109,9 @@ async def _renew(client: AsyncClient, kept: KeptSignIn, token_file: Path) -> Non
     try:
         async with asyncio.timeout(_DEADLINE_S):
             signed_in = await client.providers.renew(kept.provider, kept.renewal)
-    except (Forbidden, InvalidRequest):
-        kept_file(token_file).unlink(missing_ok=True)  # the session has ended, or the user may not sign in
+    except (Forbidden, InvalidRequest, NotFound) as error:
+        kept_file(token_file).unlink(missing_ok=True)
+        click.echo(f"filestore: your sign-in with {kept.provider} has ended: {error.details}", err=True)
         raise
     except (FilestoreError, TimeoutError):
         later = msgspec.structs.replace(kept, renew_at_s=time.time() + _AGAIN_S)

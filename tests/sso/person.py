@@ -1,4 +1,4 @@
-"""A person at the pages of oidc-provider, without a window: fills in the forms, and follows to what is awaited.
+"""A person at the pages of oidc-provider, without a window: fills in forms, and follows to what is awaited.
 
 As a program it is the browser of `filestore login` (BROWSER): python -m tests.sso.person NAME URL.
 """

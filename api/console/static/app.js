@@ -5,6 +5,7 @@ import { Layout } from "./layout.js";
 import { path } from "./path.js";
 import { match, useRoute } from "./router.js";
 import { ROUTES } from "./routes.js";
+import { keepRenewed } from "./providers.js";
 import { describe, isAdmin, useSession } from "./session.js";
 import { SignIn } from "./pages/sign-in.js";
 import { DropZone } from "./uploads/drop.js";
@@ -33,6 +34,7 @@ function App() {
     // The token was renewed in another tab: until when is it valid?
     if (user && isKept) api.get(path`auth/whoami`).then(describe, () => {});
   }, [token]);
+  useEffect(() => (token ? keepRenewed() : undefined), [Boolean(token)]);
   useEffect(() => {
     if (!user) return undefined;
     const timer = setTimeout(loadAll, LOAD_ALL_MS);

@@ -6,7 +6,8 @@ import { path } from "./path.js";
 import { look, nodeConsole, otherConsoles, servesContent } from "./place.js";
 import { go } from "./router.js";
 import { NAVIGATION } from "./routes.js";
-import { isAdmin, useSession, close, open, session } from "./session.js";
+import { leave } from "./providers.js";
+import { isAdmin, useSession, open, session } from "./session.js";
 import { relative } from "./format.js";
 import { Menu } from "./ui/menu.js";
 import { notify } from "./ui/toast.js";
@@ -57,15 +58,15 @@ export async function renew() {
 }
 
 function UserMenu() {
-  const { user } = useSession();
+  const { user, renewal } = useSession();
   if (!user) return null;
   const role = isAdmin() ? "administrator" : user.groups.length > 0 ? `user in ${user.groups.join(", ")}` : "user";
   return html`<div class="who"><span class="user"><bdi>${user.user_id}</bdi><small>${role}</small></span>
     <${Menu} label="Your account" text="▾" items=${[
-      { text: `Renew the token (expires ${relative(user.token_expires_at)})`, run: renew },
+      !renewal && { text: `Renew the token (expires ${relative(user.token_expires_at)})`, run: renew },
       { text: "Help", run: () => go("/help") },
-      { text: "Sign out", run: () => close() },
-    ]} /></div>`;
+      { text: "Sign out", run: () => leave() },
+    ].filter(Boolean)} /></div>`;
 }
 
 export function ThemeMenu() {
@@ -87,7 +88,7 @@ export function ThemeMenu() {
 }
 
 function Banners() {
-  const { user } = useSession();
+  const { user, renewal } = useSession();
   const [at, setAt] = useState(now());
   const [isAway, setIsAway] = useState(!navigator.onLine);
   const [elsewhere, setElsewhere] = useState("");
@@ -115,7 +116,7 @@ function Banners() {
     <a href=${url} rel="noreferrer">${new URL(url).host}</a>`)}; sign in there with the same token.`;
   return html`${!servesContent && html`<p class="banner">This page is served by a coordinator, which has the records but not the
       content. To upload or to open files, <a href=${nodeConsole()}>open the console of a node</a>.</p>`}
-    ${leftMs < SOON_MS && html`<p class="banner warn">Your token expires <${Time} at=${user.token_expires_at} />.
+    ${leftMs < SOON_MS && !renewal && html`<p class="banner warn">Your token expires <${Time} at=${user.token_expires_at} />.
       <button type="button" class="small" onClick=${() => renew().catch((e) => notify(e.message, "bad"))}>Renew it</button></p>`}
     ${isAway ? html`<p class="banner bad" role="alert">No node answers. The console keeps trying. ${also}</p>`
       : elsewhere && html`<p class="banner warn" role="alert">The ${servesContent ? "node" : "coordinator"} that served this page does not answer: ${new URL(elsewhere).host} does

@@ -19,6 +19,7 @@ export const ROUTES = [
   ["/users", () => import("./pages/users.js"), { admin: true }],
   ["/audit", () => import("./pages/audit.js"), { admin: true }],
   ["/link/:uuid/:token", () => import("./pages/link.js"), { isPublic: true }],
+  ["/signed-in/:name", () => import("./pages/signed-in.js"), { isPublic: true }],
   ["/help", () => import("./pages/help.js"), { isHelp: true }],
   ["/help/:page", () => import("./pages/help.js"), { isHelp: true }],
 ];

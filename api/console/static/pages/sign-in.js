@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { counted } from "../format.js";
 import { Mark, ThemeMenu } from "../layout.js";
 import { path } from "../path.js";
+import { begin, listProviders } from "../providers.js";
 import { open, tokenIn, useSession } from "../session.js";
 import { ErrorBox } from "../ui/parts.js";
 import { save } from "../ui/save.js";
@@ -22,8 +23,10 @@ export function SignIn() {
   const [error, setError] = useState(null);
   const [isBusy, setIsBusy] = useState(false);
   const [isKept, setIsKept] = useState(false);
+  const [providers, setProviders] = useState([]);
   const field = useRef(null);
   useEffect(() => {
+    listProviders().then(setProviders);
     document.title = "Sign in · Filestore";
     field.current?.focus();
   }, []);
@@ -45,6 +48,16 @@ export function SignIn() {
       if (problem.status === 429) {
         problem.advice = `Too many attempts from your address have failed. Wait ${counted(Math.max(problem.waitS, 1), "second")} before you try another.`;
       }
+      setError(problem);
+      setIsBusy(false);
+    }
+  }
+  async function leaveFor(provider) {
+    setIsBusy(true);
+    setError(null);
+    try {
+      await begin(provider, isKept);
+    } catch (problem) {
       setError(problem);
       setIsBusy(false);
     }
@@ -74,6 +87,8 @@ export function SignIn() {
     <div class="corner"><${ThemeMenu} /></div>
     <p class="brand"><${Mark} />Filestore</p><h1>Sign in</h1>
     ${ended && html`<p class="banner warn" role="status">${ended}${was && html` You were <bdi>${was}</bdi>.`}</p>`}
+    ${providers.length > 0 && html`<div class="providers">${providers.map(({ name, label }) => html`<button type="button" key=${name}
+      disabled=${isBusy} onClick=${() => leaveFor(name)}>Sign in with <bdi>${label}</bdi></button>`)}</div><p class="quiet">Or sign in with a token:</p>`}
     <form onSubmit=${(event) => {
       event.preventDefault();
       signIn(text);
