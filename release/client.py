@@ -31,6 +31,7 @@ from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
+from api.bodies.sessions import Invitation, InvitationBody, SessionBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
 from ca.errors import CATALOGUE
@@ -74,6 +75,9 @@ RECORDS: Final = (
     Known("RotatedKey", RotatedKey),
     Known("Group", GroupBody),
     Known("GroupMember", MemberBody),
+    Known("Session", SessionBody),
+    Known("Invitation", Invitation, "Secret"),
+    Known("ListedInvitation", InvitationBody),
     Known("JoinToken", JoinTokenBody),
     Known("MintedJoinToken", MintedJoinToken, "Secret"),
     Known("JobRun", JobRunBody),
@@ -105,7 +109,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Cluster",
         "Audit",
     ),
-    "people": ("Groups",),
+    "people": ("Groups", "Sessions", "Invitations"),
 }
 
 

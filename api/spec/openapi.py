@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from api.bodies.cluster import TokenId
 from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
 from api.bodies.groups import GroupName
+from api.bodies.users import SessionId
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (
@@ -52,6 +53,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "bucket_uuid": BucketId,
     "user_id": UserId,
     "group": GroupName,
+    "session_id": SessionId,
     "perm_id": Annotated[Uuid, Meta(description="The permission entry.")],
     "run_id": Annotated[Uuid, Meta(description="The run of a job.")],
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],

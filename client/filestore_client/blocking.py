@@ -24,7 +24,7 @@ from typing import (
     overload,
 )
 
-from filestore_client import administration
+from filestore_client import administration, people
 from filestore_client.base.records import Backup, FileRecord, Kind, Project, User
 from filestore_client.base.retry import DEADLINE_S
 from filestore_client.base.token import Token
@@ -391,6 +391,35 @@ class BlockingAudit(Blocking[administration.Audit]):
     list = listing(administration.Audit.list)
 
 
+class BlockingGroups(Blocking[people.Groups]):
+    """Groups of users. Admins only."""
+
+    list = listing(people.Groups.list)
+    get = blocking(people.Groups.get)
+    put = blocking(people.Groups.put)
+    delete = blocking(people.Groups.delete)
+    members = listing(people.Groups.members)
+    add = blocking(people.Groups.add)
+    remove = blocking(people.Groups.remove)
+    grants = listing(people.Groups.grants)
+
+
+class BlockingSessions(Blocking[people.Sessions]):
+    """Sessions of a user: a first token, and those that were renewed from it. Of others for admins only."""
+
+    list = listing(people.Sessions.list)
+    end = blocking(people.Sessions.end)
+    end_all = blocking(people.Sessions.end_all)
+
+
+class BlockingInvitations(Blocking[people.Invitations]):
+    """Links with which users get their first token. Admins only."""
+
+    list = listing(people.Invitations.list)
+    create = blocking(people.Invitations.create)
+    revoke = blocking(people.Invitations.revoke)
+
+
 # ---- to here ----
 class Client:
     """The client for code that does not await; see AsyncClient. Use `with`, or `close` it.
@@ -418,6 +447,8 @@ class Client:
         self.shares = BlockingShares(inner.shares, self._loop)
         self.users = BlockingUsers(inner.users, self._loop)
         self.groups = BlockingGroups(inner.groups, self._loop)
+        self.sessions = BlockingSessions(inner.sessions, self._loop)
+        self.invitations = BlockingInvitations(inner.invitations, self._loop)
         self.join_tokens = BlockingJoinTokens(inner.join_tokens, self._loop)
         self.jobs = BlockingJobs(inner.jobs, self._loop)
         self.nodes = BlockingNodes(inner.nodes, self._loop)

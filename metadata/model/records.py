@@ -28,19 +28,21 @@ RETURNING: Final = "returning"
 class Caller(Struct, frozen=True, array_like=True):
     """The user who makes a request. `token` proves it: a coordinator verifies and removes it.
 
-    The state machine checks `generation` and looks up the roles; the log and the database never see a token.
+    The state machine checks `generation` and `session`, and looks up the roles; the log and the database
+    never see a token. `session`: that of the token, "" if a member of an older release has sent it.
     """
 
     subject: Text
     generation: Count
     token: Token = ""
+    session: Text = ""
 
     def __repr__(self) -> str:
         return f"Caller({self.subject!r}, {self.generation})"
 
     def unsigned(self) -> "Caller":
         """Return this caller without the token."""
-        return Caller(self.subject, self.generation)
+        return Caller(self.subject, self.generation, session=self.session)
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ ENDS_ARE_COUNTED: Final = 6
 FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 GROUPS_ARE_MANAGED: Final = 6  # groups have a list, and providers of sign-in give some
+SESSIONS_ARE_RECORDED: Final = 6  # tokens that belong together are listed, and ended together
+INVITATIONS_ARE_MADE: Final = 6  # a link gives a user its first token, once
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -47,6 +49,8 @@ TABLES_SINCE: Final = {
     "file_paths": FILES_HAVE_FOLDERS,
     "groups": GROUPS_ARE_MANAGED,
     "group_members": GROUPS_ARE_MANAGED,
+    "user_sessions": SESSIONS_ARE_RECORDED,
+    "invitations": INVITATIONS_ARE_MADE,
     **{each.table: each.since for each in LATER},
 }
 

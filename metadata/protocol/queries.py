@@ -83,6 +83,22 @@ class ListGroupPermissions(ListQuery, frozen=True, kw_only=True, tag="list_group
     group: Text
 
 
+class ListSessions(ListQuery, frozen=True, kw_only=True, tag="list_sessions"):
+    """The user itself, or an admin: a SessionPage. The cursor counts the sessions of earlier pages."""
+
+    user_id: Text
+
+
+class ListInvitations(ListQuery, frozen=True, kw_only=True, tag="list_invitations"):
+    """Admin only: an InvitationPage. The cursor counts the invitations of earlier pages."""
+
+
+class CheckInvitation(Query, frozen=True, kw_only=True, tag="check_invitation"):
+    """The user whom the link with this secret admits now; not_found or gone otherwise."""
+
+    secret_sha256: Text
+
+
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):
     """The caller's UserRecord if it has the role admin, forbidden otherwise."""
 

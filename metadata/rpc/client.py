@@ -41,6 +41,7 @@ from metadata.protocol.calls import (
     PlaceReply,
     ProposeCall,
     ReadCall,
+    RedeemCall,
     RemoveCoordinatorCall,
     RenewCall,
     RenewTokenCall,
@@ -163,9 +164,15 @@ class MetadataClient:
         roles: list[str] | None,
         groups: list[str] | None,
         ttl_seconds: int,
+        label: str = "",
     ) -> MintReply:
         """A token for a user, who is created or updated. Admin only."""
-        call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds)
+        call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds, label=label)
+        return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
+
+    async def redeem(self, secret_sha256: str, label: str) -> MintReply:
+        """The token that an invitation is for; it is used up. Raises NotFound, Gone."""
+        call = partial(RedeemCall, secret_sha256, label)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
 
     async def renew_token(self, caller: Caller, ttl_seconds: int) -> MintReply:

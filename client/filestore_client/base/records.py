@@ -242,6 +242,7 @@ class User(Struct, frozen=True, kw_only=True):
     updated_at: str  # When the record last changed.
     # When the token of this request expires, by its lifetime or because its key was replaced.
     token_expires_at: str = ""
+    session_id: str = ""  # The session of the token of this request.
 
 
 class MintedToken(Secret, frozen=True, kw_only=True):
@@ -259,6 +260,55 @@ class RotatedKey(Struct, frozen=True, kw_only=True):
 
     kid: str  # The name of the key in `/.well-known/jwks.json` and in the tokens that it signs.
     others_end_at: str  # When tokens of the previous keys start to be rejected.
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """A group."""
+
+    group: str  # The name of the group, as permissions name it.
+    description: str  # What the group is for, for people.
+    members: int  # How many users are in the group.
+
+
+class GroupMember(Struct, frozen=True, kw_only=True):
+    """A user in a group."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    # Why the user is in the group: `local` if an administrator has added it, and the name of each
+    # provider of sign-in that reports the group.
+    sources: list[str]
+    disabled: bool  # Whether the user is disabled.
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A session of a user: a first token, and those that were renewed from it."""
+
+    session_id: str  # The session: a first token, and those that were renewed from it. It is not secret.
+    label: str  # What the session is of, for people.
+    created_by: str  # Who made the first token.
+    created_at: str  # When the record was created.
+    renewed_at: str  # When the newest token was made.
+    expires_at: str  # When the last of the tokens expires.
+    is_current: bool  # Whether the token of this request is of the session.
+
+
+class Invitation(Secret, frozen=True, kw_only=True):
+    """A link with which a user gets a token, once. The secret is shown only in this response."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    url: str  # The page of the console that redeems it. The secret is behind the `#`.
+    token: str  # The secret of the link.
+    expires_at: str  # When the link stops working.
+
+
+class ListedInvitation(Struct, frozen=True, kw_only=True):
+    """The newest invitation of a user, without its secret."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    created_by: str  # Who made it.
+    created_at: str  # When the record was created.
+    expires_at: str  # When the link stops working.
+    used_at: str  # When it was used, or "".
 
 
 class JoinToken(Struct, frozen=True, kw_only=True):
