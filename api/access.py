@@ -33,7 +33,7 @@ async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Cal
         claims = request.app[API].view.verify(token, at_any_age=at_any_age)
     except Unauthorized as error:
         raise _failed(request, error, PRINCIPAL_UNKNOWN) from error
-    caller = Caller(claims.subject, claims.generation, token)
+    caller = Caller(claims.subject, claims.generation, token, claims.session_id)
     request[_CALLER] = caller
     return caller
 

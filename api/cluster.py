@@ -1,4 +1,4 @@
-"""Operations on the cluster: join it, show its certificate authority, manage join tokens."""
+"""Operations on the cluster: join it, show its certificate authority, manage join tokens, list damage."""
 
 import re
 from typing import Final
@@ -10,6 +10,10 @@ from api.bodies.cluster import (
     ClusterAuthority,
     CoordinatorAddress,
     CreateJoinTokenBody,
+    DamagedContent,
+    DamagedFile,
+    DamagedList,
+    DamagedRange,
     DeletedJoinToken,
     Intermediate,
     IntermediateBody,
@@ -26,6 +30,7 @@ from api.context import API, ApiServices
 from api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
+    numbered_page,
     page_response,
     page_wanted,
 )
@@ -35,10 +40,11 @@ from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
 from ca.setuptoken import ID_PREFIX
-from metadata.model.records import CoordinatorRecord, JoinTokenPage, JoinTokenRecord, NodeRecord
+from metadata.model.records import CoordinatorRecord, JoinTokenPage, JoinTokenRecord, NodeRecord, UserRecord
+from metadata.model.replica_records import DamagedBlob, DamagedPage
 from metadata.protocol.calls import JoinCall, JoinCoordinatorCall
 from metadata.protocol.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
-from metadata.protocol.queries import CheckJoinSecret, ListJoinTokens
+from metadata.protocol.queries import CheckAdmin, CheckJoinSecret, ListDamagedBlobs, ListJoinTokens
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 
@@ -273,6 +279,40 @@ async def delete_join_token(request: web.Request) -> web.Response:
     return json_response(DeletedJoinToken(deleted=True, token_id=token_id))
 
 
+@OPERATIONS.add(
+    "GET /api/v1/cluster/damaged",
+    "list_damaged",
+    "List damaged content",
+    Answer("A page of content.", DamagedList, headers=NEXT_PAGE),
+    query=PAGE_PARAMETERS,
+)
+async def list_damaged(request: web.Request) -> web.Response:
+    """List content that is complete on no node, at most 1,000 items of each kind. Admins only.
+
+    Content with bytes that are damaged on every node comes first, followed by content that can be restored.
+    """
+    caller = await authenticate(request)
+    metadata = request.app[API].metadata
+    await metadata.read(CheckAdmin(caller=caller), UserRecord)
+    blobs: list[DamagedBlob] = []
+    for gone in (True, False):
+        blobs += (await metadata.read(ListDamagedBlobs(gone=gone), DamagedPage)).blobs
+    page, next_cursor = numbered_page(request, enumerate(blobs, start=1))
+    contents = [_damaged(blob) for blob in page]
+    return page_response(request, DamagedList, contents, next_cursor)
+
+
 def url_of(services: ApiServices, record: NodeRecord) -> str:
     """Return the address of a node for clients, or "" if this member's view does not have the node yet."""
     return services.node_url(record.node_id) if services.view.node(record.node_id) is not None else ""
+
+
+def _damaged(blob: DamagedBlob) -> DamagedContent:
+    return shown(
+        DamagedContent,
+        blob,
+        lost_bytes=sum(stop - start for start, stop in blob.gone),
+        lost_ranges=[DamagedRange(first=start, last=stop - 1) for start, stop in blob.gone],
+        nodes=blob.copies,
+        files=[shown(DamagedFile, file) for file in blob.files],
+    )

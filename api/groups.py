@@ -24,6 +24,7 @@ from api.bodies.views import shown
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, page_wanted
 from api.spec.operation import Answer, OperationTable
+from api.users import path_user
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import check_names, check_user_id
 from metadata.model.listed_records import GrantPage, GroupPage, GroupRecord, MemberPage
@@ -150,10 +151,7 @@ async def remove_member(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     group = _path_group(request)
-    try:
-        user_id = check_user_id(request.match_info["user_id"])
-    except InvalidRequest as error:
-        raise NotFound("There is no user with this id.") from error
+    user_id = path_user(request)
     command = RemoveMember(caller=caller, group=group, user_id=user_id)
     target = f"group {group}: {user_id}"
     async with audited(request, "remove_group_member", principal=caller.subject, target=target):

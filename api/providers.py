@@ -25,8 +25,8 @@ from ca.errors import Conflict, InvalidRequest, NotFound
 from metadata.model.providers import Provider, ProviderRecord
 from metadata.model.records import Caller
 from metadata.protocol.commands import DeleteProvider
-from metadata.protocol.queries import FindProvider
 from metadata.protocol.sign_in_calls import PutProviderCall, TestProviderCall, TestStep
+from metadata.protocol.sign_in_queries import FindProvider
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 

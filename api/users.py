@@ -5,6 +5,7 @@ from typing import Final, Literal
 from aiohttp import web
 
 from api.access import audited, authenticate
+from api.bodies.checks import check_label
 from api.bodies.fields import UserId
 from api.bodies.users import (
     CallerBody,
@@ -42,7 +43,7 @@ from web.app import json_response, read_json
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEYS: Final = "/api/v1/auth/keys"
-_EXISTING: Final = Parameter(
+EXISTING: Final = Parameter(
     "existing", ("`1`: fail with 404 if there is no such user. Otherwise the user is created.")
 )
 _KEY_SET_AGE_S: Final = 10  # short: a new key signs immediately, and the old one may end immediately
@@ -55,7 +56,7 @@ OPERATIONS: Final = OperationTable("Users")
     "Mint a token for a user",
     Answer("The token, which is shown only once.", MintedToken, headers=NOT_STORED),
     body=MintBody,
-    query=(_EXISTING,),
+    query=(EXISTING,),
     errors=(Conflict,),
     changes=True,
 )
@@ -65,16 +66,17 @@ async def mint(request: web.Request) -> web.Response:
     Roles and groups in the body become those of the user. A disabled user is a conflict.
     """
     caller = await authenticate(request)
-    user_id = _path_user(request)
+    user_id = path_user(request)
     body = await read_json(request, MintBody)
     async with audited(request, "mint_user_token", principal=caller.subject, target=user_id):
-        await _require_existing(request, caller, user_id)
+        await require_existing(request, caller, user_id)
         reply = await request.app[API].metadata.mint(
             caller,
             user_id,
-            _names(body.roles, "roles"),
-            _names(body.groups, "groups"),
+            names_in(body.roles, "roles"),
+            names_in(body.groups, "groups"),
             _ttl_seconds(body.ttl_seconds),
+            check_label(body.label, "label"),
         )
     return json_response(shown(MintedToken, reply))
 
@@ -118,7 +120,7 @@ async def list_page(request: web.Request) -> web.Response:
 async def get(request: web.Request) -> web.Response:
     """Show a user. Admins only."""
     caller = await authenticate(request)
-    query = FindUser(caller=caller, user_id=_path_user(request))
+    query = FindUser(caller=caller, user_id=path_user(request))
     return json_response(shown(UserBody, await request.app[API].metadata.read(query, UserRecord)))
 
 
@@ -128,7 +130,7 @@ async def get(request: web.Request) -> web.Response:
     "Create or change a user",
     Answer("The user as it is now.", UserBody),
     body=PutUserBody,
-    query=(_EXISTING,),
+    query=(EXISTING,),
     errors=(Conflict,),
     changes=True,
 )
@@ -138,17 +140,17 @@ async def put(request: web.Request) -> web.Response:
     Users cannot disable themselves or remove their own role `admin`: both are conflicts.
     """
     caller = await authenticate(request)
-    user_id = _path_user(request)
+    user_id = path_user(request)
     body = await read_json(request, PutUserBody)
     command = PutUser(
         caller=caller,
         user_id=user_id,
-        roles=_names(body.roles, "roles"),
-        groups=_names(body.groups, "groups"),
+        roles=names_in(body.roles, "roles"),
+        groups=names_in(body.groups, "groups"),
         disabled=body.disabled,
     )
     async with audited(request, "put_user", principal=caller.subject, target=user_id):
-        await _require_existing(request, caller, user_id)
+        await require_existing(request, caller, user_id)
         user = await request.app[API].metadata.propose(command, UserRecord)
     return json_response(shown(UserBody, user))
 
@@ -166,7 +168,7 @@ async def delete(request: web.Request) -> web.Response:
     Conflict if the user owns files or buckets, or is the caller.
     """
     caller = await authenticate(request)
-    user_id = _path_user(request)
+    user_id = path_user(request)
     command = DeleteUser(caller=caller, user_id=user_id)
     async with audited(request, "delete_user", principal=caller.subject, target=user_id):
         await request.app[API].metadata.propose(command, type(None))
@@ -212,7 +214,7 @@ async def whoami(request: web.Request) -> web.Response:
     services = request.app[API]
     user = await services.metadata.read(GetUser(caller=caller), UserRecord)
     ends_at = rfc3339(services.view.token_ends_at_ms(caller.token))
-    return json_response(shown(CallerBody, user, token_expires_at=ends_at))
+    return json_response(shown(CallerBody, user, token_expires_at=ends_at, session_id=caller.session))
 
 
 @OPERATIONS.add(
@@ -251,7 +253,7 @@ async def key_set(request: web.Request) -> web.Response:
     return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
 
 
-async def _require_existing(request: web.Request, caller: Caller, user_id: str) -> None:
+async def require_existing(request: web.Request, caller: Caller, user_id: str) -> None:
     """Raise NotFound if the request wants an existing user and there is none. Admins only.
 
     If the user is deleted between this check and the change, the change creates it again.
@@ -260,7 +262,7 @@ async def _require_existing(request: web.Request, caller: Caller, user_id: str) 
         await request.app[API].metadata.read(FindUser(caller=caller, user_id=user_id), UserRecord)
 
 
-def _path_user(request: web.Request) -> str:
+def path_user(request: web.Request) -> str:
     """Return the id of the user in the path. Raises NotFound for a malformed id."""
     try:
         return check_user_id(request.match_info["user_id"])
@@ -268,7 +270,8 @@ def _path_user(request: web.Request) -> str:
         raise NotFound("There is no user with this id.") from error
 
 
-def _names(names: list[str] | None, field: str) -> list[str] | None:
+def names_in(names: list[str] | None, field: str) -> list[str] | None:
+    """Return roles or groups of a body, without repeats. Raises InvalidRequest."""
     return None if names is None else list(check_names(names, field))
 
 

@@ -75,7 +75,10 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The claims of a verified token. Roles and groups are those at the time of minting."""
+    """The claims of a verified token. Roles and groups are those at the time of minting.
+
+    `session_id`: the first token of the session, from which this one was renewed; its own id for a first one.
+    """
 
     subject: str
     generation: int
@@ -84,16 +87,21 @@ class Claims:
     token_id: str
     issued_at_ms: int
     expires_at_ms: int
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The claims of a verified ticket: its user, and the one file that it is for."""
+    """The claims of a verified ticket: its user, and the one file that it is for.
+
+    `session_id`: that of the token with which it was requested, "" in tickets of releases before 0.2.0.
+    """
 
     subject: str
     generation: int
     file_uuid: str
     expires_at_ms: int
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +139,9 @@ def mint(
     now_ms: int,
     ttl_seconds: int,
     token_id: str,
+    session_id: str = "",
 ) -> str:
-    """A signed token for `subject`.
+    """A signed token for `subject`. `session_id`: of the token that it renews, "" for the first of a session.
 
     Raises InvalidRequest: a life outside 1 s..`longest_ttl_seconds`, a token over 4 KiB.
     """
@@ -152,6 +161,8 @@ def mint(
         "roles": list(check_names(roles, "roles")),
         "groups": list(check_names(groups, "groups")),
     }
+    if session_id not in ("", token_id):
+        claims["sid"] = check_user_id(session_id, "sid")
     token = _encode(signing_key, _TYPE, claims)
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidRequest(f"roles, groups: too many, as the token would exceed {TOKEN_BYTES_MAX} bytes")
@@ -167,6 +178,7 @@ def mint_ticket(
     file_uuid: str,
     now_ms: int,
     ttl_seconds: int,
+    session_id: str = "",
 ) -> str:
     """A signed ticket for one file. Raises InvalidRequest: a life outside 1..60 minutes."""
     if not TICKET_TTL_SECONDS_MIN <= ttl_seconds <= TICKET_TTL_SECONDS_MAX:
@@ -182,6 +194,8 @@ def mint_ticket(
         "gen": generation,
         "file": file_uuid,
     }
+    if session_id:
+        claims["sid"] = check_user_id(session_id, "sid")
     return _encode(signing_key, _TICKET_TYPE, claims)
 
 
@@ -366,6 +380,7 @@ def _typed_ticket(payload: Mapping[str, Any], key_ends_at_ms: float) -> tuple[Ti
         generation=_whole_number(payload["gen"], "gen"),
         file_uuid=check_user_id(payload["file"], "file"),
         expires_at_ms=expires_at_s * 1000,
+        session_id=check_user_id(payload["sid"], "sid") if "sid" in payload else "",
     )
     return ticket, issued_at_s * 1000, key_ends_at_ms
 
@@ -385,6 +400,7 @@ def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _SignedT
         token_id=check_user_id(payload["jti"], "jti"),
         issued_at_ms=times_s["iat"] * 1000,
         expires_at_ms=times_s["exp"] * 1000,
+        session_id=check_user_id(payload.get("sid", payload["jti"]), "sid"),
     )
     return _SignedToken(claims, not_before_ms=times_s["nbf"] * 1000, key_ends_at_ms=key_ends_at_ms)
 

@@ -311,6 +311,7 @@ class _Member:
         return UserTokens(
             self.authority,
             self.clocks,
+            self.driver,
             ttl_s_max=config.token_ttl_s_max,
             service_ttl_s_max=config.service_token_ttl_s_max,
             rules=self._ledger.store.rules,

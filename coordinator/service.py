@@ -23,7 +23,7 @@ from ca.hostnames import is_literal
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
-from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
+from ca.usertoken import TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
 from coordinator.admission import Admission, require_coordinator, require_own
 from coordinator.member.driver import Driver
@@ -39,9 +39,9 @@ from coordinator.sign_in.sign_ins import Cluster, SignIns
 from coordinator.statuses import Statuses
 from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 from coordinator.storage.state_store import Store
-from coordinator.user_tokens import UserTokens
+from coordinator.user_tokens import TokenCalls, UserTokens
 from metadata.model.jobs import check_parameters, job_kind
-from metadata.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord, UserRecord
+from metadata.model.records import HEALTHY, Caller, CertificateRecord, CoordinatorRecord
 from metadata.model.rules import MEMBERS_ARE_NAMED, RULES, NotInForce
 from metadata.protocol.calls import (
     PROOF_NONE,
@@ -56,11 +56,11 @@ from metadata.protocol.calls import (
     JoinCoordinatorCall,
     JoinReply,
     MintCall,
-    MintReply,
     PlaceCall,
     PlaceReply,
     ProposeCall,
     ReadCall,
+    RedeemCall,
     RemoveCoordinatorCall,
     RenewCall,
     RenewTokenCall,
@@ -71,7 +71,6 @@ from metadata.protocol.calls import (
     StatusCall,
     StatusReply,
     TicketCall,
-    TicketReply,
     TransferLeaderCall,
 )
 from metadata.protocol.commands import (
@@ -79,7 +78,6 @@ from metadata.protocol.commands import (
     AddTokenKey,
     AdmitCertificate,
     AdmitCoordinator,
-    AdmitUser,
     AnyCommand,
     JoinNode,
     RenewCertificate,
@@ -93,9 +91,6 @@ from metadata.protocol.queries import (
     CheckJoinSecret,
     CheckJoinToken,
     CheckNewFile,
-    FindProviderOfUser,
-    GetContent,
-    GetUser,
     ListQuery,
 )
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
@@ -136,7 +131,7 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = CallerVerifier(view, clocks.now_ms)
-        self._tokens = tokens
+        self._token_calls = TokenCalls(tokens, self._callers, driver, read=self._read)
         self._sign_ins = SignIns(store, authority, tokens, clocks, is_development=lambda: view().development)
         self._placing = NodeChooser(identity, view, health)
         self._membership = Admission(identity, store, view, health)
@@ -190,12 +185,8 @@ class Service:
                 return _encode(await self._join_coordinator(call))
             case RenewCall():
                 return _encode(await self._renew(peer, call))
-            case MintCall():
-                return _encode(await self._mint(call))
-            case RenewTokenCall():
-                return _encode(await self._renew_token(call))
-            case TicketCall():
-                return _encode(await self._ticket(call))
+            case MintCall() | RenewTokenCall() | RedeemCall() | TicketCall():
+                return _encode(await self._token_calls.answer(call))
             case PlaceCall():
                 return _encode(self._place(call))
             case RotateKeyCall():
@@ -422,31 +413,6 @@ class Service:
             not_before_ms=leaf.not_before_ms,
             not_after_ms=leaf.not_after_ms,
         )
-
-    async def _mint(self, call: MintCall) -> MintReply:
-        # required for any reply, which may be that of an earlier change
-        await self._require_admin(call.caller)
-        if call.ttl_seconds > SERVICE_TTL_SECONDS_MAX:
-            raise InvalidRequest(f"ttl_seconds: at most {SERVICE_TTL_SECONDS_MAX}.")
-        caller = self._callers.verify(call.caller)
-        command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
-        reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
-        user = msgspec.msgpack.decode(reply, type=UserRecord)
-        return self._tokens.mint(user, call.ttl_seconds)
-
-    async def _renew_token(self, call: RenewTokenCall) -> MintReply:
-        self._require_leader()
-        # A user who was already revoked is rejected; later revocations end the generation of the new token.
-        answer = await self._read(GetUser(caller=call.caller))
-        provider = msgspec.msgpack.decode(self._answer(FindProviderOfUser(user_id=call.caller.subject)))
-        if provider:
-            raise Forbidden(f"You sign in with {provider}, which also renews your tokens.")
-        return self._tokens.renew(msgspec.msgpack.decode(answer, type=UserRecord), call.ttl_seconds)
-
-    async def _ticket(self, call: TicketCall) -> TicketReply:
-        self._require_leader()
-        await self._read(GetContent(caller=call.caller, file_uuid=call.file_uuid))
-        return self._tokens.ticket(self._callers.verify(call.caller), call.file_uuid, call.ttl_seconds)
 
     def _place(self, call: PlaceCall) -> PlaceReply:
         self._require_leader()

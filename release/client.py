@@ -31,6 +31,7 @@ from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
+from api.bodies.sessions import Invitation, InvitationBody, SessionBody
 from api.bodies.sign_in import (
     ProviderBody,
     ProviderNameBody,
@@ -86,6 +87,9 @@ RECORDS: Final = (
     Known("ProviderStep", ProviderStepBody),
     Known("StartedSignIn", StartedSignIn, "Secret"),
     Known("SignedIn", SignedIn, "Secret"),
+    Known("Session", SessionBody),
+    Known("Invitation", Invitation, "Secret"),
+    Known("ListedInvitation", InvitationBody),
     Known("JoinToken", JoinTokenBody),
     Known("MintedJoinToken", MintedJoinToken, "Secret"),
     Known("JobRun", JobRunBody),
@@ -117,7 +121,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Cluster",
         "Audit",
     ),
-    "people": ("Groups",),
+    "people": ("Groups", "Sessions", "Invitations"),
     "sign_in": ("Providers",),
 }
 

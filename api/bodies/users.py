@@ -9,6 +9,7 @@ from api.bodies.fields import (
     CreatedAt,
     Deleted,
     Groups,
+    MaybeLabel,
     NextCursor,
     Request,
     Roles,
@@ -38,6 +39,21 @@ RenewedTtlSeconds = Annotated[
         examples=[TTL_SECONDS_MAX],
     ),
 ]
+SessionLabel = Annotated[
+    MaybeLabel,
+    Meta(description="What the session is of, for people.", examples=["console, Firefox on Linux"]),
+]
+GivenSessionLabel = Annotated[
+    SessionLabel,
+    Meta(description="What the token is for, for people: its user sees it in the list of sessions."),
+]
+SessionId = Annotated[
+    str,
+    Meta(
+        description="The session: a first token, and those that were renewed from it. It is not secret.",
+        examples=["019a3c5e-7b1f-7c22-9d0e-3f2a1b4c5d6e"],
+    ),
+]
 Disabled = Annotated[
     bool,
     Meta(
@@ -53,6 +69,7 @@ class MintBody(Request, frozen=True, kw_only=True):
     ttl_seconds: TtlSeconds | None = None
     roles: Roles | None = None
     groups: Groups | None = None
+    label: GivenSessionLabel = ""
 
 
 class RenewTokenBody(Request, frozen=True, kw_only=True):
@@ -148,6 +165,8 @@ class CallerBody(UserBody, frozen=True, kw_only=True):
             )
         ),
     ]
+
+    session_id: Annotated[SessionId, Meta(description="The session of the token of this request.")]
 
 
 class UserList(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from api.bodies.cluster import TokenId
 from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
 from api.bodies.groups import GroupName
 from api.bodies.sign_in import ProviderNameText
+from api.bodies.users import SessionId
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (
@@ -55,6 +56,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "user_id": UserId,
     "group": GroupName,
     "provider": ProviderNameText,
+    "session_id": SessionId,
     "perm_id": Annotated[Uuid, Meta(description="The permission entry.")],
     "run_id": Annotated[Uuid, Meta(description="The run of a job.")],
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],

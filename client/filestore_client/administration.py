@@ -219,7 +219,7 @@ class Users(Resource):
         If `existing`, raises NotFound instead of creating a user.
         """
         body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds)
-        # A token is not recorded anywhere, so a lost one cannot be used by anyone.
+        # A token whose answer is lost cannot be used by anyone: only its session is listed.
         path = _existing(f"{_user(user_id)}/token", existing)
         return await self._transport.call("POST", path, MintedToken, body=body, repeats=True)
 

@@ -404,6 +404,22 @@ class BlockingGroups(Blocking[people.Groups]):
     grants = listing(people.Groups.grants)
 
 
+class BlockingSessions(Blocking[people.Sessions]):
+    """Sessions of a user: a first token, and those that were renewed from it. Of others for admins only."""
+
+    list = listing(people.Sessions.list)
+    end = blocking(people.Sessions.end)
+    end_all = blocking(people.Sessions.end_all)
+
+
+class BlockingInvitations(Blocking[people.Invitations]):
+    """Links with which users get their first token. Admins only."""
+
+    list = listing(people.Invitations.list)
+    create = blocking(people.Invitations.create)
+    revoke = blocking(people.Invitations.revoke)
+
+
 class BlockingProviders(Blocking[sign_in.Providers]):
     """Identity providers. Admins only, but for their names and signing in, which need no token."""
 
@@ -446,6 +462,8 @@ class Client:
         self.users = BlockingUsers(inner.users, self._loop)
         self.groups = BlockingGroups(inner.groups, self._loop)
         self.providers = BlockingProviders(inner.providers, self._loop)
+        self.sessions = BlockingSessions(inner.sessions, self._loop)
+        self.invitations = BlockingInvitations(inner.invitations, self._loop)
         self.join_tokens = BlockingJoinTokens(inner.join_tokens, self._loop)
         self.jobs = BlockingJobs(inner.jobs, self._loop)
         self.nodes = BlockingNodes(inner.nodes, self._loop)

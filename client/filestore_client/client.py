@@ -26,7 +26,7 @@ from filestore_client.base.transport import Transport
 from filestore_client.files import Files
 from filestore_client.kind_files import Images, KindFiles
 from filestore_client.kinds import BACKUP, PROJECT
-from filestore_client.people import Groups
+from filestore_client.people import Groups, Invitations, Sessions
 from filestore_client.sign_in import Providers
 
 T = TypeVar("T")
@@ -64,6 +64,8 @@ class AsyncClient:
         self.users = Users(self.transport)
         self.groups = Groups(self.transport)
         self.providers = Providers(self.transport)
+        self.sessions = Sessions(self.transport)
+        self.invitations = Invitations(self.transport)
         self.join_tokens = JoinTokens(self.transport)
         self.jobs = Jobs(self.transport)
         self.nodes = Nodes(self.transport)

@@ -1,13 +1,13 @@
-"""Groups of users, for administrators."""
+"""Groups of users, their sessions, and invitations."""
 
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from filestore_client.administration import Resource, given
-from filestore_client.base.pages import pages
+from filestore_client.base.pages import pages, with_query
 from filestore_client.base.paths import path_part
-from filestore_client.base.records import Grant, Group, GroupMember
+from filestore_client.base.records import Grant, Group, GroupMember, Invitation, ListedInvitation, Session
 
 
 class _Added(msgspec.Struct, frozen=True):
@@ -55,6 +55,59 @@ class Groups(Resource):
     def grants(self, group: str) -> AsyncIterator[Grant]:
         """Every permission that the group itself was granted."""
         return pages(self._transport, f"{_group(group)}/permissions", "permissions", Grant)
+
+
+class Sessions(Resource):
+    """Sessions of a user: a first token, and those that were renewed from it. Of others for admins only."""
+
+    def list(self, user_id: str) -> AsyncIterator[Session]:
+        """Every live session of a user."""
+        return pages(self._transport, _sessions(user_id), "sessions", Session)
+
+    async def end(self, user_id: str, session_id: str) -> None:
+        """End a session: its tokens are rejected from now on."""
+        await self._transport.delete(f"{_sessions(user_id)}/{path_part(session_id)}")
+
+    async def end_all(self, user_id: str) -> None:
+        """End all sessions of a user, and every other token. Permissions and links stay."""
+        await self._transport.delete(_sessions(user_id))
+
+
+class Invitations(Resource):
+    """Links with which users get their first token. Admins only."""
+
+    def list(self) -> AsyncIterator[ListedInvitation]:
+        """The newest invitation of each user, used and expired ones too."""
+        return pages(self._transport, "/api/v1/auth/invitations", "invitations", ListedInvitation)
+
+    async def create(
+        self,
+        user_id: str,
+        *,
+        roles: Sequence[str] | None = None,
+        groups: Sequence[str] | None = None,
+        ttl_seconds: int | None = None,
+        existing: bool = False,
+    ) -> Invitation:
+        """Make the link of a user, who is created if unknown; an earlier link of the user ends.
+
+        None leaves roles and groups alone. If `existing`, raises NotFound instead of creating a user.
+        """
+        body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds)
+        path = with_query(_invitation(user_id), existing="1" if existing else "")
+        return await self._transport.call("POST", path, Invitation, body=body, repeats=True)
+
+    async def revoke(self, user_id: str) -> None:
+        """End the link of a user. Raises NotFound if there is none that could be used."""
+        await self._transport.delete(_invitation(user_id))
+
+
+def _sessions(user_id: str) -> str:
+    return f"/api/v1/auth/users/{path_part(user_id)}/sessions"
+
+
+def _invitation(user_id: str) -> str:
+    return f"/api/v1/auth/users/{path_part(user_id)}/invitation"
 
 
 def _group(group: str) -> str:

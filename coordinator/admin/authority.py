@@ -201,6 +201,7 @@ class SigningAuthority:
         at_ms: int,
         ttl_seconds: int,
         token_id: str,
+        session_id: str = "",
     ) -> str:
         """Return a user token, signed by the newest key."""
         return usertoken.mint(
@@ -213,10 +214,18 @@ class SigningAuthority:
             now_ms=at_ms,
             ttl_seconds=ttl_seconds,
             token_id=token_id,
+            session_id=session_id,
         )
 
     def sign_ticket(
-        self, *, subject: str, generation: int, file_uuid: str, at_ms: int, ttl_seconds: int
+        self,
+        *,
+        subject: str,
+        generation: int,
+        file_uuid: str,
+        at_ms: int,
+        ttl_seconds: int,
+        session_id: str = "",
     ) -> str:
         """Return a ticket to one file, signed by the same key."""
         return usertoken.mint_ticket(
@@ -227,6 +236,7 @@ class SigningAuthority:
             file_uuid=file_uuid,
             now_ms=at_ms,
             ttl_seconds=ttl_seconds,
+            session_id=session_id,
         )
 
     def _token_key(self) -> SigningKey:

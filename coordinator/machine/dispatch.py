@@ -20,6 +20,7 @@ from coordinator.machine import (
     damaged,
     expiry,
     files,
+    invitations,
     jobs,
     join_tokens,
     nodes,
@@ -39,8 +40,8 @@ from coordinator.machine.execution import digests, sessions
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
-from coordinator.machine.people import groups, providers
-from metadata.protocol import commands, queries
+from coordinator.machine.people import groups, providers, user_sessions
+from metadata.protocol import commands, queries, sign_in_queries
 from metadata.protocol.commands import Envelope, Reply
 
 _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
@@ -57,6 +58,12 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.AddMembers: groups.add_members,
     commands.RemoveMember: groups.remove_member,
     commands.DeleteGroup: groups.delete,
+    commands.RecordSession: user_sessions.record,
+    commands.EndSession: user_sessions.end,
+    commands.EndSessions: users.end_sessions,
+    commands.CreateInvitation: invitations.create,
+    commands.RevokeInvitation: invitations.revoke,
+    commands.RedeemInvitation: invitations.redeem,
     commands.CreateBucket: buckets.create,
     commands.UpdateBucket: buckets.update,
     commands.DeleteBucket: buckets.delete,
@@ -123,13 +130,16 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindUser: users.find,
     queries.CheckPrincipal: users.check_principal,
     queries.ListUsers: users.list_page,
-    queries.FindProvider: providers.find,
-    queries.MatchIdentity: providers.match,
-    queries.FindProviderOfUser: providers.find_of_user,
+    sign_in_queries.FindProvider: providers.find,
+    sign_in_queries.MatchIdentity: providers.match,
+    sign_in_queries.FindProviderOfUser: providers.find_of_user,
     queries.FindGroup: groups.find,
     queries.ListGroups: groups.list_page,
     queries.ListMembers: groups.list_members,
     queries.ListGroupPermissions: permissions.list_of_group,
+    queries.ListSessions: user_sessions.list_page,
+    queries.ListInvitations: invitations.list_page,
+    queries.CheckInvitation: invitations.check,
     queries.CheckAdmin: users.check_admin,
     queries.CheckNewFile: files.check,
     queries.CheckJoinToken: join_tokens.check,

@@ -1,9 +1,9 @@
 """Expire records whose time has passed: uploads, files, permissions, tokens, burials, replaced token keys.
 
 The full list is: uploads, the retention of files, tombstones, permissions, public and join tokens, burials,
-and replaced keys of user tokens. An index on the due time finds them, and a command looks at a bounded number
-of rows. `files.due_at_ms` is the time of a file's next step: an available file becomes tombstoned at the end
-of its retention, and is deleted a tombstone period later.
+replaced keys of user tokens, sessions of users, and invitations. An index on the due time finds them, and a
+command looks at a bounded number of rows. `files.due_at_ms` is the time of a file's next step: an available
+file becomes tombstoned at the end of its retention, and is deleted a tombstone period later.
 
 A backup is not tombstoned while another one builds on it that is not tombstoned, and it is deleted after all
 of those. Until then it is postponed for an hour, so that it does not block others. A postponed upload may be
@@ -16,9 +16,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from coordinator.machine import burials, cluster, files
+from coordinator.machine import burials, cluster, files, invitations
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
+from coordinator.machine.people import user_sessions
 from metadata.model.jobs import Expired
 from metadata.model.records import BACKUP, PARTIAL
 from metadata.protocol.commands import EXPIRE_ROWS_MAX, Expire
@@ -38,6 +39,8 @@ _DUE = (
     " OR EXISTS (SELECT 1 FROM join_tokens WHERE expires_at_ms <= :join_tokens)"
     " OR EXISTS (SELECT 1 FROM burials WHERE at_ms <= :burials)"
     " OR EXISTS (SELECT 1 FROM keys WHERE retires_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM user_sessions WHERE expires_at_ms <= :user_sessions)"
+    " OR EXISTS (SELECT 1 FROM invitations WHERE expires_at_ms <= :invitations)"
 )
 
 
@@ -54,6 +57,8 @@ def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
         "public_tokens": at_ms - PUBLIC_TOKEN_RETENTION_MS,
         "join_tokens": at_ms - JOIN_TOKEN_RETENTION_MS,
         "burials": at_ms - burials.RETENTION_MS,
+        "user_sessions": at_ms - user_sessions.KEPT_MS,
+        "invitations": at_ms - invitations.RETENTION_MS,
     }
     return bool(db.execute(_DUE, times).fetchone()[0])
 
@@ -72,6 +77,9 @@ def expire(change: Change, command: Expire) -> Expired:
     public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_RETENTION_MS)
     join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_RETENTION_MS)
     buried = _end_burials(change, room)
+    # The reply does not count these: it is stored, and must be that of members that do not know them.
+    _delete(change.db, room, "user_sessions", at_ms - user_sessions.KEPT_MS, "session_id")
+    _delete(change.db, room, "invitations", at_ms - invitations.RETENTION_MS, "user_id")
     cluster.end_keys(change)
     return Expired(
         uploads=uploads,
@@ -191,13 +199,13 @@ def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> li
     return [status for (status,) in rows]
 
 
-def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int) -> int:
+def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int, key: str = "sequence") -> int:
     """Delete the rows of a table that ended by then, oldest end first; return how many."""
     if room.rows <= 0:
         return 0
     deleted = db.execute(
-        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE expires_at_ms <= ?"
-        " ORDER BY expires_at_ms, sequence LIMIT ?)",
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE expires_at_ms <= ?"
+        f" ORDER BY expires_at_ms, {key} LIMIT ?)",
         (until_ms, room.rows),
     ).rowcount
     room.rows -= deleted

@@ -20,6 +20,7 @@ from coordinator.machine.execution.access import (
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from coordinator.machine.people import groups as groups_held
+from coordinator.machine.people import user_sessions
 from metadata.model import rules
 from metadata.model.records import (
     ADMIN_ROLE,
@@ -32,7 +33,7 @@ from metadata.model.records import (
     UserPage,
     UserRecord,
 )
-from metadata.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
+from metadata.protocol.commands import AdmitUser, DeleteUser, EndSessions, PutUser, RevokeUser
 from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
 # Deleted users have no roles.
@@ -98,6 +99,13 @@ def revoke(change: Change, command: RevokeUser) -> None:
     _end_what_it_was_given(change, command.user_id)
 
 
+def end_sessions(change: Change, command: EndSessions) -> None:
+    """End every token of a user; its permissions and public tokens stay. Needs to be that user, or admin."""
+    user_sessions.require_own(change, command.caller, command.user_id)
+    require_record(change, command.user_id)
+    end_tokens(change, command.user_id)
+
+
 def get(question: Question, query: GetUser) -> UserRecord:
     """Return the caller's own record."""
     require_user(question.users, query.caller)
@@ -111,6 +119,12 @@ def find(question: Question, query: FindUser) -> UserRecord:
     """Return the record of any user. Admin only."""
     require_admin(question.users, query.caller)
     return require_record(question, query.user_id)
+
+
+def find_enabled(scope: Change | Question, user_id: str) -> UserRecord | None:
+    """Return the user, None if it does not exist or is disabled."""
+    user = find_record(scope, user_id)
+    return None if user is None or user.disabled else user
 
 
 def check_principal(question: Question, query: CheckPrincipal) -> None:
@@ -190,11 +204,13 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     groups_held.withdraw_all(change, principal("user", user_id))
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
+    change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
     end_tokens(change, user_id)
 
 
 def end_tokens(change: Change, user_id: str) -> None:
     """Make every token of this user invalid."""
+    user_sessions.end_all(change, user_id)
     change.db.execute(
         "UPDATE users SET generation = MAX(generation + 1, ?), updated_at_ms = ? WHERE user_id = ?",
         (_least_generation(change), change.at_ms, user_id),
@@ -248,6 +264,7 @@ def _put(
     if disabled is not None:
         _store(change, user_id, "disabled", int(disabled))
     if disabled:
+        change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
         _end_parts(change, user_id)
     change.users.forget(user_id)
     return require_record(change, user_id)

@@ -71,4 +71,4 @@ class CallerVerifier:
 def _match(caller: Caller, claims: Claims | Ticket) -> Caller:
     if (caller.subject, caller.generation) != (claims.subject, claims.generation):
         raise Unauthorized("a caller with the token of another")
-    return caller.unsigned()
+    return Caller(claims.subject, claims.generation, session=claims.session_id)

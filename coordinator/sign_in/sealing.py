@@ -20,7 +20,10 @@ T = TypeVar("T", bound=Struct)
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """A sign-in that has begun. `redirect_uri` is "" and `device_code` set in the device flow."""
+    """A sign-in that has begun. `redirect_uri` is "" and `device_code` set in the device flow.
+
+    `label`: that of the session.
+    """
 
     provider: str
     issuer: str
@@ -31,10 +34,11 @@ class Attempt(Struct, frozen=True, array_like=True):
     verifier: str
     device_code: str
     expires_at_ms: int
+    label: str
 
 
 class Renewal(Struct, frozen=True, array_like=True):
-    """A sign-in that can be renewed. `generation` is that of the user: a revoked one renews nothing."""
+    """A sign-in that can be renewed, unless the user was revoked (`generation`) or has ended the session."""
 
     provider: str
     issuer: str
@@ -42,6 +46,7 @@ class Renewal(Struct, frozen=True, array_like=True):
     subject: str
     user_id: str
     generation: int
+    session_id: str
     refresh_token: str
 
 

@@ -18,8 +18,9 @@ from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
+import uuid_utils
 
-from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
+from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound, Unauthorized
 from ca.idtoken import BadIdToken, Expected
 from ca.keys import WrongClusterKey
 from coordinator.admin.authority import SigningAuthority
@@ -31,10 +32,10 @@ from coordinator.sign_in.sealing import Attempt, Renewal, seal, unseal
 from coordinator.storage.state_store import Store
 from coordinator.user_tokens import UserTokens
 from metadata.model.providers import Identity, Provider, check_provider, identity_in
-from metadata.model.records import Caller, KnownIdentity, UserRecord
+from metadata.model.records import Caller, UserRecord
 from metadata.model.rules import PROVIDERS_SIGN_IN, require
 from metadata.protocol.commands import AdmitIdentity, AnyCommand, PutProvider
-from metadata.protocol.queries import AnyQuery, CheckAdmin, MatchIdentity
+from metadata.protocol.queries import AnyQuery, CheckAdmin
 from metadata.protocol.sign_in_calls import (
     EndSignInCall,
     FinishSignInCall,
@@ -46,6 +47,8 @@ from metadata.protocol.sign_in_calls import (
     StartSignInCall,
     TestProviderCall,
 )
+from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
+from runtime.bounds import LABEL_CHARS_MAX
 
 ATTEMPT_MS: Final = 600_000  # for a person at the provider's page
 AT_ONCE_MAX: Final = 32  # requests to providers; more wait, within their deadline
@@ -172,6 +175,7 @@ class SignIns:
             verifier=secrets.token_urlsafe(48),
             device_code="",
             expires_at_ms=self._clocks.now_ms() + ATTEMPT_MS,
+            label=f"{'console' if call.flow == 'console' else 'command'}, {provider.label}"[:LABEL_CHARS_MAX],
         )
         if call.flow == "device":
             return await self._start_device(client, attempt)
@@ -241,9 +245,10 @@ class SignIns:
             subject=str(claims["sub"]),
             user_id=user.user_id,
             generation=user.generation,
+            session_id=str(uuid_utils.uuid7()),
             refresh_token=tokens.refresh_token,
         )
-        return self._signed_in(client.provider, user, renewal)
+        return await self._signed_in(client.provider, user, renewal, attempt.label)
 
     async def _renew(self, call: RenewSignInCall, cluster: Cluster) -> SignedIn:
         """Return another token. The same renewal once more gets the same answer for a while."""
@@ -279,7 +284,8 @@ class SignIns:
         if (user.user_id, user.generation) != (renewal.user_id, renewal.generation):
             raise Forbidden("The tokens of this user were revoked. Sign in again.")
         kept = tokens.refresh_token or renewal.refresh_token  # RFC 6749, section 6: it may stay the same
-        return self._signed_in(client.provider, user, msgspec.structs.replace(renewal, refresh_token=kept))
+        renewed = msgspec.structs.replace(renewal, refresh_token=kept)
+        return await self._signed_in(client.provider, user, renewed)
 
     async def _end(self, call: EndSignInCall) -> str:
         renewal = unseal(self._authority, call.renewal, Renewal)
@@ -345,8 +351,18 @@ class SignIns:
             return msgspec.msgpack.decode(reply, type=UserRecord)
         raise AssertionError("unreachable")
 
-    def _signed_in(self, provider: Provider, user: UserRecord, renewal: Renewal) -> SignedIn:
-        minted, now_ms = self._tokens.sign_in(user, provider.token_seconds), self._clocks.now_ms()
+    async def _signed_in(
+        self, provider: Provider, user: UserRecord, renewal: Renewal, label: str = ""
+    ) -> SignedIn:
+        try:
+            minted = await self._tokens.sign_in(
+                user, provider.token_seconds, label=label, session_id=renewal.session_id
+            )
+        except Refused as error:
+            if error.code == Unauthorized.code:
+                raise Forbidden("This session was ended. Sign in again.") from error
+            raise
+        now_ms = self._clocks.now_ms()
         return SignedIn(
             token=minted.token,
             user_id=minted.user_id,

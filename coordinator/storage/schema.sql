@@ -121,6 +121,30 @@ CREATE TABLE IF NOT EXISTS identities (
     PRIMARY KEY (issuer, subject)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS identities_by_user ON identities (user_id);
+-- Sessions of users: a first token, and those that were renewed from it. A token that is in none is valid, too.
+CREATE TABLE IF NOT EXISTS user_sessions (
+    session_id     TEXT PRIMARY KEY,              -- the id of the first token
+    user_id        TEXT NOT NULL,
+    label          TEXT NOT NULL,                 -- what it is of, for people
+    created_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    renewed_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER NOT NULL,
+    ended          INTEGER NOT NULL               -- 1: its tokens are rejected; the row stays until they expire
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS user_sessions_by_user ON user_sessions (user_id, created_at_ms, session_id);
+CREATE INDEX IF NOT EXISTS user_sessions_by_expiry ON user_sessions (expires_at_ms);
+
+-- Links that give a user its first token, once: the newest of each user. Only the hash of the secret is here.
+CREATE TABLE IF NOT EXISTS invitations (
+    user_id        TEXT PRIMARY KEY,
+    secret_sha256  TEXT NOT NULL UNIQUE,
+    created_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER NOT NULL,
+    used_at_ms     INTEGER                        -- NULL: it can be used
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS invitations_by_expiry ON invitations (expires_at_ms);
 
 CREATE TABLE IF NOT EXISTS join_tokens (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list

@@ -23,6 +23,7 @@ from deploy.base.output import json_option, moment, print_json, print_record, pr
 from deploy.base.own_files import UserPath
 from deploy.base.signed_in import keep, read_kept
 from deploy.people.login import choose, has_browser, sign_in
+from deploy.people.session import print_sessions
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import Context, read_contexts
 from filestore_client.base.errors import FilestoreError, Unauthorized, Unavailable, UntrustedServer
@@ -96,7 +97,8 @@ def login(
 
 @click.command()
 @click.argument("name", required=False)
-def logout(name: str | None) -> None:
+@click.option("--all", "is_all", is_flag=True, help="Also end all your sessions: every token made before.")
+def logout(name: str | None, *, is_all: bool) -> None:
     """Forget a cluster, and your token for it.
 
     NAME is what `filestore context ls` shows; without it, the cluster that is used at present. If you signed
@@ -105,15 +107,28 @@ def logout(name: str | None) -> None:
     context = name or read_contexts().current
     if not context:
         raise NotFound("You are signed in nowhere.")
-    if _ended_at_provider(read_contexts().find(context)):
-        contexts.forget_context(context)
-        click.echo(f"{context} is forgotten, and your session there has ended. The token expires soon.")
-        return
+    if is_all:
+        uvloop.run(_end_sessions(context))
+    has_ended = _ended_at_provider(read_contexts().find(context))
     contexts.forget_context(context)
-    click.echo(
-        f"{context} is forgotten. The token stays valid until it expires; `filestore user revoke` "
-        "revokes it before."
-    )
+    if is_all:
+        click.echo(f"{context} is forgotten, and all your tokens there are rejected from now on.")
+    elif has_ended:
+        click.echo(f"{context} is forgotten. The provider renews its token no more, which expires soon.")
+    else:
+        click.echo(
+            f"{context} is forgotten. The token stays valid until it expires; `filestore session end`, "
+            "or `logout --all`, ends it before."
+        )
+
+
+async def _end_sessions(context: str) -> None:
+    """End every session of the user of a context. Raises NotFound, and what the API answers."""
+    found = read_contexts().find(context)
+    root_pem = read_text(Path(found.ca), "the CA certificate")
+    token = read_text(Path(found.token_file), "the token")
+    async with AsyncClient(found.urls, root_pem=root_pem, token=token) as client:
+        await client.sessions.end_all((await client.whoami()).user_id)
 
 
 @click.group()
@@ -148,10 +163,14 @@ def use_context(name: str) -> None:
 
 
 @click.command()
+@click.option("--sessions", "has_sessions", is_flag=True, help="List your live sessions.")
 @json_option
 @connection_options
-def whoami(connection: Connection, as_json: bool) -> None:
+def whoami(connection: Connection, as_json: bool, *, has_sessions: bool) -> None:
     """Show your user name, and when your token ends."""
+    if has_sessions:
+        print_sessions(connection, "", as_json=as_json)
+        return
     user = connection.run(lambda client: client.whoami())
     if as_json:
         print_json(user)

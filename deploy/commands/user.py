@@ -8,6 +8,8 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import ADMIN
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
+from deploy.people.import_class import import_class
+from deploy.people.invite import invitations, invite, uninvite
 from filestore_client import AsyncClient
 from filestore_client.base.records import User
 
@@ -23,10 +25,14 @@ _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
 
 @click.group()
 def user() -> None:
-    """Users: ls, show, set, disable, enable, revoke, rm.
+    """Users: ls, show, set, import, invite, disable, revoke, rm.
 
     `filestore token user` mints their tokens.
     """
+
+
+for command in (import_class, invite, invitations, uninvite):
+    user.add_command(command)
 
 
 @user.command("ls")

@@ -1,4 +1,4 @@
-"""Records that only lists return: permissions, links, uploads, groups. Apart from `records`, which is full.
+"""Records of lists: permissions, links, uploads, groups, sessions. Apart from `records`, which is full.
 
 They would make `records` longer than a file may be.
 """
@@ -99,4 +99,39 @@ class MemberPage(Struct, frozen=True):
     """`next_cursor` is 0 when nothing remains."""
 
     members: list[MemberRecord]
+    next_cursor: int
+
+
+class SessionRecord(Struct, frozen=True):
+    """A session of a user. `created_by`: who has made its first token. `renewed_at_ms`: its newest token."""
+
+    session_id: str
+    label: str
+    created_by: str
+    created_at_ms: int
+    renewed_at_ms: int
+    expires_at_ms: int
+
+
+class SessionPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    sessions: list[SessionRecord]
+    next_cursor: int
+
+
+class InvitationRecord(Struct, frozen=True):
+    """The newest invitation of a user. `used_at_ms` is 0 while it can be used."""
+
+    user_id: str
+    created_by: str
+    created_at_ms: int
+    expires_at_ms: int
+    used_at_ms: int
+
+
+class InvitationPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    invitations: list[InvitationRecord]
     next_cursor: int

@@ -29,19 +29,21 @@ RETURNING: Final = "returning"
 class Caller(Struct, frozen=True, array_like=True):
     """The user who makes a request. `token` proves it: a coordinator verifies and removes it.
 
-    The state machine checks `generation` and looks up the roles; the log and the database never see a token.
+    The state machine checks `generation` and `session`, and looks up the roles; the log and the database
+    never see a token. `session`: that of the token, "" if a member of an older release has sent it.
     """
 
     subject: Text
     generation: Count
     token: Token = ""
+    session: Text = ""
 
     def __repr__(self) -> str:
         return f"Caller({self.subject!r}, {self.generation})"
 
     def unsigned(self) -> "Caller":
         """Return this caller without the token."""
-        return Caller(self.subject, self.generation)
+        return Caller(self.subject, self.generation, session=self.session)
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
@@ -400,13 +402,6 @@ class CoordinatorRecord(Struct, frozen=True, kw_only=True):
     peer_port: Count
     api_port: Count
     role: Text = VOTER
-
-
-class KnownIdentity(Struct, frozen=True):
-    """The user that an identity is, None if it is new; whether all that it gives is recorded already."""
-
-    user: UserRecord | None
-    is_recorded: bool
 
 
 class CertificateRecord(Struct, frozen=True, kw_only=True):

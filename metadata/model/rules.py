@@ -35,6 +35,8 @@ FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
 GROUPS_ARE_MANAGED: Final = 6  # groups have a list, and providers of sign-in give some
 PROVIDERS_SIGN_IN: Final = 6  # people sign in with identity providers
+SESSIONS_ARE_RECORDED: Final = 6  # tokens that belong together are listed, and ended together
+INVITATIONS_ARE_MADE: Final = 6  # a link gives a user its first token, once
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -50,6 +52,8 @@ TABLES_SINCE: Final = {
     "group_members": GROUPS_ARE_MANAGED,
     "providers": PROVIDERS_SIGN_IN,
     "identities": PROVIDERS_SIGN_IN,
+    "user_sessions": SESSIONS_ARE_RECORDED,
+    "invitations": INVITATIONS_ARE_MADE,
     **{each.table: each.since for each in LATER},
 }
 

@@ -13,7 +13,7 @@ from metadata.model.replica_records import ReplicaCounts
 from metadata.protocol.commands import AnyCommand
 from metadata.protocol.queries import AnyQuery
 from metadata.protocol.sign_in_calls import SignInCall
-from runtime.bounds import Count, Names, NodeIds, Pem, Text
+from runtime.bounds import Count, Label, Names, NodeIds, Pem, Text
 
 DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED = "ok", "low", "full", "failed"
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
@@ -76,7 +76,10 @@ class RenewCall(Struct, frozen=True, tag="renew"):
 
 
 class MintCall(Struct, frozen=True, tag="mint"):
-    """An admin mints a token for a user. `ttl_seconds` 0 means the default. Leader only."""
+    """An admin mints a token for a user. `ttl_seconds` 0 means the default. Leader only.
+
+    `label`: what its session is of, for people; "" for the default.
+    """
 
     caller: Caller
     user_id: Text
@@ -86,10 +89,24 @@ class MintCall(Struct, frozen=True, tag="mint"):
     session: Count
     sequence: Count
     acknowledged_below: Count
+    label: Label = ""
+
+
+class RedeemCall(Struct, frozen=True, tag="redeem"):
+    """The bearer of an invitation asks for its token. `label`: see MintCall. Leader only.
+
+    Answers a MintReply. The secret itself does not leave the member that received it.
+    """
+
+    secret_sha256: Text
+    label: Label
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
 
 
 class RenewTokenCall(Struct, frozen=True, tag="renew_token"):
-    """A user asks for another token of its own, with the rights that it has now. Leader only, no entry.
+    """A user asks for another token of its session, with the rights that it has now. Leader only.
 
     `ttl_seconds` 0 means the default. Answers a MintReply.
     """
@@ -431,6 +448,7 @@ AnyCall = (
     | RenewCall
     | MintCall
     | RenewTokenCall
+    | RedeemCall
     | TicketCall
     | PlaceCall
     | RotateKeyCall

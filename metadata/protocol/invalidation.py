@@ -73,8 +73,8 @@ def _user(command: Any) -> Keys:
     return frozenset({user_key(command.user_id)})
 
 
-def _admitted(command: commands.AdmitUser) -> Keys:
-    """Return the keys of a token request, which changes an existing user only if it sets roles or groups."""
+def _admitted(command: commands.AdmitUser | commands.CreateInvitation) -> Keys:
+    """Return the keys: an existing user changes only if roles or groups are set."""
     return NOTHING if command.roles is None and command.groups is None else _user(command)
 
 
@@ -106,6 +106,12 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.PutProvider: _nothing,
     commands.DeleteProvider: _nothing,
     commands.AdmitIdentity: _identified,
+    commands.RecordSession: _nothing,
+    commands.EndSession: _user,
+    commands.EndSessions: _user,
+    commands.CreateInvitation: _admitted,
+    commands.RevokeInvitation: _nothing,
+    commands.RedeemInvitation: _nothing,
     commands.GrantPermission: _target,
     commands.WithdrawPermission: _target,
     commands.DeleteBucket: _bucket,

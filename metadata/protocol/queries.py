@@ -6,22 +6,19 @@ Permission is checked where the answer is made: a query carries its caller, and 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Union
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from metadata.model.later_fields import in_queries, with_later
-from metadata.model.providers import Identity
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.replica_records import HeldReplica, ReplicaPage
+from metadata.protocol import sign_in_queries  # noqa: F401  # its queries are of AnyQuery
 from metadata.protocol.commands.access import PrincipalType, Target
 from metadata.protocol.commands.root import leaves
+from metadata.protocol.query_root import Query
 from runtime.bounds import Count, Ids, Label, Parts, Text
 
 LIST_LIMIT_MAX = 1000
 PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
-
-
-class Query(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The root of all queries."""
 
 
 class GetView(Query, frozen=True, kw_only=True, tag="get_view"):
@@ -84,23 +81,20 @@ class ListGroupPermissions(ListQuery, frozen=True, kw_only=True, tag="list_group
     group: Text
 
 
-class FindProvider(Query, frozen=True, kw_only=True, tag="find_provider"):
-    """Admin only: the ProviderRecord of this name; not_found when there is none."""
-
-    caller: Caller
-    name: Text
-
-
-class MatchIdentity(Query, frozen=True, kw_only=True, tag="match_identity"):
-    """For members only: the KnownIdentity."""
-
-    identity: Identity
-
-
-class FindProviderOfUser(Query, frozen=True, kw_only=True, tag="find_provider_of_user"):
-    """For members only: the name of the provider with which a user signs in, "" for none."""
+class ListSessions(ListQuery, frozen=True, kw_only=True, tag="list_sessions"):
+    """The user itself, or an admin: a SessionPage. The cursor counts the sessions of earlier pages."""
 
     user_id: Text
+
+
+class ListInvitations(ListQuery, frozen=True, kw_only=True, tag="list_invitations"):
+    """Admin only: an InvitationPage. The cursor counts the invitations of earlier pages."""
+
+
+class CheckInvitation(Query, frozen=True, kw_only=True, tag="check_invitation"):
+    """The user whom the link with this secret admits now; not_found or gone otherwise."""
+
+    secret_sha256: Text
 
 
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):

@@ -41,6 +41,7 @@ from metadata.protocol.calls import (
     PlaceReply,
     ProposeCall,
     ReadCall,
+    RedeemCall,
     RemoveCoordinatorCall,
     RenewCall,
     RenewTokenCall,
@@ -164,9 +165,15 @@ class MetadataClient:
         roles: list[str] | None,
         groups: list[str] | None,
         ttl_seconds: int,
+        label: str = "",
     ) -> MintReply:
         """A token for a user, who is created or updated. Admin only."""
-        call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds)
+        call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds, label=label)
+        return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
+
+    async def redeem(self, secret_sha256: str, label: str) -> MintReply:
+        """The token that an invitation is for; it is used up. Raises NotFound, Gone."""
+        call = partial(RedeemCall, secret_sha256, label)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
 
     async def renew_token(self, caller: Caller, ttl_seconds: int) -> MintReply:
@@ -194,7 +201,7 @@ class MetadataClient:
     async def sign_in(self, call: SignInCall, reply_type: type[_T]) -> _T:
         """Return the leader's answer to a call about providers, which it may have to wait for."""
         require(PROVIDERS_SIGN_IN, self.rules_in_force)
-        answer = await self._at_leader(call, _ends_at(PROVIDER_TIMEOUT_S), try_s=PROVIDER_TIMEOUT_S)
+        answer = await self._at_leader(call, _ends_at(PROVIDER_TIMEOUT_S))
         return msgspec.msgpack.decode(answer, type=reply_type)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
@@ -354,12 +361,12 @@ class MetadataClient:
         except TimeoutError as error:
             raise _no_answer() from error
 
-    async def _at_leader(self, call: AnyCall, ends_at: float, *, try_s: float = TRY_TIMEOUT_S) -> bytes:
+    async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
         """Try the leader, and possible leaders, until one answers. Raises Unavailable at `ends_at`."""
         pause_s, faults = RETRY_S_MIN, set[str]()
         for tries in itertools.count(1):
             leader = self._leader or self._next()
-            if (answer := await self._ask(leader, call, ends_at, faults, try_s)) is None:
+            if (answer := await self._ask(leader, call, ends_at, faults)) is None:
                 self._leader = ""
             else:
                 if answer.status == wire.OK and leader in self._links:
@@ -397,12 +404,7 @@ class MetadataClient:
             pause_s = min(max(pause_s * 2, RETRY_S_MIN), RETRY_S_MAX)
 
     async def _ask(
-        self,
-        coordinator_id: str,
-        call: AnyCall,
-        ends_at: float,
-        faults: set[str],
-        try_s: float = TRY_TIMEOUT_S,
+        self, coordinator_id: str, call: AnyCall, ends_at: float, faults: set[str]
     ) -> wire.AnswerFrame | None:
         """Like `_try`; also None if the coordinator failed at this call and another may not.
 
@@ -411,7 +413,7 @@ class MetadataClient:
         `faults` has those that failed at this call. A call that fails twice at one coordinator, or at all of
         them, fails.
         """
-        answer = await self._try(coordinator_id, call, ends_at, try_s)
+        answer = await self._try(coordinator_id, call, ends_at)
         if answer is None or answer.status != Internal.code:
             return answer
         self._passed_over[coordinator_id] = _ends_at(PASSED_OVER_S)
@@ -429,13 +431,12 @@ class MetadataClient:
                 return one
         return next(self._order)
 
-    async def _try(
-        self, coordinator_id: str, call: AnyCall, ends_at: float, most_s: float
-    ) -> wire.AnswerFrame | None:
+    async def _try(self, coordinator_id: str, call: AnyCall, ends_at: float) -> wire.AnswerFrame | None:
         """Return what one coordinator answers, or None if it is not reachable.
 
         Raises Unavailable at `ends_at`.
         """
+        most_s = PROVIDER_TIMEOUT_S if isinstance(call, SignInCall) else TRY_TIMEOUT_S
         try_s = _try_s(ends_at, most_s)
         try:
             return await self._links[coordinator_id].call(call, try_s)

@@ -19,7 +19,7 @@ from metadata.protocol.invalidation import EVERY_KEY, file_key, keys_of
 RECORDS_MAX = 16_384  # of one process: about 20 MiB
 READS_MAX = 1024  # in progress, whose results may be cached
 
-_Id = tuple[str, int, str]  # user, generation, file
+_Id = tuple[str, int, str, str]  # user, generation, session, file
 
 
 class PendingRead:
@@ -67,10 +67,11 @@ class CachedRecords:
 
     def get(self, caller: Caller, file_uuid: str, *, now_s: float) -> ContentRecord | None:
         """Return the current record for this caller, whose token was verified; None if it is not cached."""
-        known = self._records.get((caller.subject, caller.generation, file_uuid))
+        place = (caller.subject, caller.generation, caller.session, file_uuid)
+        known = self._records.get(place)
         if known is None or now_s >= self._ends_at_s:
             return None
-        self._records.move_to_end((caller.subject, caller.generation, file_uuid))
+        self._records.move_to_end(place)
         return known[0]
 
     def begin(self, *, now_s: float) -> PendingRead | None:
@@ -91,7 +92,7 @@ class CachedRecords:
         is_free = reading in self._readings and reading.blocked.isdisjoint(keys)
         if not (is_free and record.is_lasting and self.is_leased(now_s=now_s)):
             return False
-        known = (caller.subject, caller.generation, record.file.file_uuid)
+        known = (caller.subject, caller.generation, caller.session, record.file.file_uuid)
         self._remove(known)
         if len(self._records) >= self._records_max:
             self._remove(next(iter(self._records)))

@@ -102,7 +102,7 @@ class HotPath:
             claims = services.api.view.verify(token)
         except FilestoreError:
             return None  # the ordinary path counts and audits it
-        content = self._kept(Caller(claims.subject, claims.generation, token), file_uuid)
+        content = self._kept(Caller(claims.subject, claims.generation, token, claims.session_id), file_uuid)
         return content if content is not None and services.node_id in content.replicas else None
 
     def _send_at_once(

@@ -97,7 +97,7 @@ async def _read_ticket(services: NodeServices, text: str) -> ContentRecord:
         ticket = services.api.view.verify_ticket(text)
     except Unauthorized:
         raise NotFound("There is no such ticket.") from None
-    caller = Caller(ticket.subject, ticket.generation, text)
+    caller = Caller(ticket.subject, ticket.generation, text, ticket.session_id)
     query = GetTicketContent(caller=caller, file_uuid=ticket.file_uuid)
     try:
         return await services.api.metadata.read(query, ContentRecord)

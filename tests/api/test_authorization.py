@@ -137,6 +137,22 @@ ROWS: Final = (
     Row("revoke_user", "admin role", 200, query="?user_id={user_id}"),
     Row("whoami", "user", 200),
     Row("key_set", "nothing", 200),
+    Row("list_sessions", "admin role", 200),
+    Row("end_session", "admin role", 404),
+    Row("end_sessions", "admin role", 200),
+    Row("invite_user", "admin role", 201),
+    Row("revoke_invitation", "admin role", 404),
+    Row("list_invitations", "admin role", 200),
+    Row("redeem_invitation", "nothing", 404, body={"token": "no-such-token"}),
+    # ---- groups
+    Row("list_groups", "admin role", 200),
+    Row("get_group", "admin role", 404),
+    Row("put_group", "admin role", 200),
+    Row("delete_group", "admin role", 404),
+    Row("list_group_members", "admin role", 404),
+    Row("add_group_members", "admin role", 404, body={"user_ids": ["no-such-user"]}),
+    Row("remove_group_member", "admin role", 404),
+    Row("list_group_permissions", "admin role", 200),
     Row("list_audit_entries", "admin role", 200),
     Row("show_work", "admin role", 200),
     # ---- jobs
@@ -175,7 +191,13 @@ ROWS: Final = (
     Row("get_docs", "nothing", 200),
     Row("get_docs_part", "nothing", 200),
 )
-TELLING: Final = {"create_public_token", "mint_user_token", "renew_user_token", "create_join_token"}
+TELLING: Final = {
+    "create_public_token",
+    "mint_user_token",
+    "renew_user_token",
+    "create_join_token",
+    "invite_user",
+}
 NOBODYS: Final = {
     "move_node",
     "drain_node",
@@ -238,7 +260,7 @@ class Matrix:
         ids |= {"run_id": NOBODY, "perm_id": NOBODY, "token_id": "abcdefgh", "job_name": "snapshot"}
         ids |= {"bucket_uuid": DEFAULT_BUCKET, "token": "no-such-token", "file": "start.js"}
         ids["ticket"] = "no-such-ticket"
-        ids["unique"] = uuid.uuid4().hex
+        ids["unique"] = ids["group"] = ids["session_id"] = uuid.uuid4().hex
         if "{user_id}" in OPERATIONS[row.name].path + str(row.body) + row.query:
             ids["user_id"] = f"asked-{uuid.uuid4().hex[:12]}"
             self.cluster.user_token(ids["user_id"])

@@ -244,6 +244,7 @@ class User(Struct, frozen=True, kw_only=True):
     updated_at: str  # When the record last changed.
     # When the token of this request expires, by its lifetime or because its key was replaced.
     token_expires_at: str = ""
+    session_id: str = ""  # The session of the token of this request.
 
 
 class MintedToken(Secret, frozen=True, kw_only=True):
@@ -347,6 +348,37 @@ class SignedIn(Secret, frozen=True, kw_only=True):
     groups: list[str]  # Groups of the user.
     renewal: str  # What renews the token, sealed; "" if the provider allows no renewal.
     renew_at: str  # When the client should renew the token.
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A session of a user: a first token, and those that were renewed from it."""
+
+    session_id: str  # The session: a first token, and those that were renewed from it. It is not secret.
+    label: str  # What the session is of, for people.
+    created_by: str  # Who made the first token.
+    created_at: str  # When the record was created.
+    renewed_at: str  # When the newest token was made.
+    expires_at: str  # When the last of the tokens expires.
+    is_current: bool  # Whether the token of this request is of the session.
+
+
+class Invitation(Secret, frozen=True, kw_only=True):
+    """A link with which a user gets a token, once. The secret is shown only in this response."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    url: str  # The page of the console that redeems it. The secret is behind the `#`.
+    token: str  # The secret of the link.
+    expires_at: str  # When the link stops working.
+
+
+class ListedInvitation(Struct, frozen=True, kw_only=True):
+    """The newest invitation of a user, without its secret."""
+
+    user_id: str  # The id of the user, as in `sub` of its tokens.
+    created_by: str  # Who made it.
+    created_at: str  # When the record was created.
+    expires_at: str  # When the link stops working.
+    used_at: str  # When it was used, or "".
 
 
 class JoinToken(Struct, frozen=True, kw_only=True):

@@ -89,11 +89,12 @@ class Scope(Protocol):
 class Users:
     """The users of a batch or a query: each is read once. A command that changes a user calls `forget`."""
 
-    __slots__ = ("_accounts", "_db")
+    __slots__ = ("_accounts", "_db", "_ended")
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._accounts: dict[str, _Account] = {}
+        self._ended: dict[str, bool] = {}  # sessions that were looked up, and whether they have ended
 
     def find(self, user_id: str) -> _Account | None:
         """Return user, generation, and whether it is disabled; None if the user does not exist (any more)."""
@@ -116,6 +117,18 @@ class Users:
         """Read this user again, as it was changed."""
         self._accounts.pop(user_id, None)
 
+    def has_ended(self, session: str) -> bool:
+        """Return whether the user has ended this session; a session that is not recorded has not ended."""
+        ended = self._ended.get(session)
+        if ended is None:
+            row = self._db.execute("SELECT ended FROM user_sessions WHERE session_id = ?", (session,))
+            ended = self._ended[session] = row.fetchone() == (1,)
+        return ended
+
+    def forget_session(self, session: str) -> None:
+        """Look this session up again, as it was changed."""
+        self._ended.pop(session, None)
+
 
 def groups_of(local: Iterable[str], given: Iterable[str]) -> list[str]:
     """Return the groups of a user, sorted: those that administrators give, and those of providers."""
@@ -130,7 +143,7 @@ def principal(principal_type: str, principal_id: str) -> str:
 def require_user(users: Users, caller: Caller) -> User:
     """Return the user of a verified token.
 
-    Raises Unauthorized if unknown, disabled, or of another generation.
+    Raises Unauthorized if unknown, disabled, of another generation, or of a session that was ended.
     """
     account = users.find(caller.subject)
     if account is None:
@@ -140,6 +153,8 @@ def require_user(users: Users, caller: Caller) -> User:
         raise Unauthorized("disabled user")
     if generation != caller.generation:
         raise Unauthorized("revoked token")
+    if caller.session and users.has_ended(caller.session):
+        raise Unauthorized("token of an ended session")
     return user
 
 

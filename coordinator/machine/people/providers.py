@@ -23,9 +23,9 @@ from metadata.model.providers import (
     ProviderRecord,
     numbered,
 )
-from metadata.model.records import ADMIN_ROLE, KnownIdentity, UserRecord
+from metadata.model.records import ADMIN_ROLE, UserRecord
 from metadata.protocol.commands import AdmitIdentity, DeleteProvider, PutProvider
-from metadata.protocol.queries import FindProvider, FindProviderOfUser, MatchIdentity
+from metadata.protocol.sign_in_queries import FindProvider, FindProviderOfUser, KnownIdentity, MatchIdentity
 
 _IDENTITY: Final = (
     "SELECT user_id, provider, gave_admin, allowed FROM identities WHERE issuer = ? AND subject = ?"

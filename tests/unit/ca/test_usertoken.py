@@ -95,7 +95,15 @@ def test_minted_token_says_what_was_minted() -> None:
         token_id="t1",
         issued_at_ms=NOW_MS,
         expires_at_ms=NOW_MS + 3_600_000,
+        session_id="t1",
     )
+
+
+def test_renewed_token_names_the_session_that_it_is_of() -> None:
+    claims = VERIFIER.verify(_mint(token_id="t2", session_id="t1"), now_ms=NOW_MS)
+    assert (claims.token_id, claims.session_id) == ("t2", "t1")
+    for wrong in (5, "", None, "a b", ["t1"]):
+        _refused(_forge(HEADER, CLAIMS | {"sid": wrong}))
 
 
 def test_forging_hand_is_right_so_that_refusals_mean_something() -> None:

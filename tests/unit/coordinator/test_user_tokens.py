@@ -1,7 +1,7 @@
 """Renewed tokens and tickets at the coordinator that leads: who gets one, and what each is good for there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from ca.errors import Forbidden, Gone, InvalidRequest, NotAvailable, NotFound, U
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.rpc.server import value_of
 from coordinator.user_tokens import UserTokens
+from metadata.model.listed_records import SessionPage
 from metadata.model.records import Caller, ContentRecord, UserRecord
 from metadata.model.rules import LONG_SERVICE_TOKENS
 from metadata.protocol.calls import (
@@ -26,8 +27,15 @@ from metadata.protocol.calls import (
     TicketCall,
     TicketReply,
 )
-from metadata.protocol.commands import AnyCommand, DeleteUser, PutUser, RevokeUser, WithdrawPermission
-from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
+from metadata.protocol.commands import (
+    AnyCommand,
+    DeleteUser,
+    EndSession,
+    PutUser,
+    RevokeUser,
+    WithdrawPermission,
+)
+from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser, ListSessions
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking
@@ -53,7 +61,7 @@ class Leading:
     def ann(self) -> Caller:
         return self.caller("ann", self.generation)
 
-    def caller(self, user_id: str, generation: int, *, ago_s: int = 0) -> Caller:
+    def caller(self, user_id: str, generation: int, *, ago_s: int = 0, token_id: str = "t") -> Caller:
         token = self.leader.member.authority.sign_user_token(
             subject=user_id,
             generation=generation,
@@ -61,7 +69,7 @@ class Leading:
             groups=(),
             at_ms=now_ms() - ago_s * 1000,
             ttl_seconds=LIFE_S,
-            token_id="t",
+            token_id=token_id,
         )
         return Caller(user_id, generation, token)
 
@@ -109,12 +117,25 @@ async def leading(tmp_path: Path) -> AsyncIterator[Leading]:
             yield led
 
 
-def user(*roles: str) -> UserRecord:
+Make = Callable[[UserRecord, int], Awaitable[MintReply]]
+
+
+def minting(tokens: UserTokens) -> Make:
+    return lambda found, ttl_seconds: tokens.mint(found, ttl_seconds, created_by="admin", label="token")
+
+
+def renewing(tokens: UserTokens) -> Make:
+    return lambda found, ttl_seconds: tokens.issue(
+        found, ttl_seconds=ttl_seconds, created_by="ann", label="token", session_id="s1"
+    )
+
+
+def user(*roles: str, generation: int = 1) -> UserRecord:
     return UserRecord(
         user_id="ann",
         roles=list(roles),
         groups=[],
-        generation=1,
+        generation=generation,
         disabled=False,
         created_at_ms=0,
         updated_at_ms=0,
@@ -208,14 +229,15 @@ async def test_life_that_older_members_would_refuse_is_not_given(leading: Leadin
     tokens = UserTokens(
         member.authority,
         member.clocks,
+        member.driver,
         ttl_s_max=TTL_SECONDS_MAX,
         service_ttl_s_max=SERVICE_TTL_SECONDS_MAX,
         rules=lambda: LONG_SERVICE_TOKENS - 1,
     )
-    for make in (tokens.mint, tokens.renew):
-        assert make(user("service"), TTL_SECONDS_MAX).token
+    for make in (minting(tokens), renewing(tokens)):
+        assert (await make(user("service"), TTL_SECONDS_MAX)).token
         with pytest.raises(Unavailable, match="Upgrade members that run an older version"):
-            make(user("service"), TTL_SECONDS_MAX + 1)
+            await make(user("service"), TTL_SECONDS_MAX + 1)
 
 
 async def test_operator_may_allow_less(leading: Leading) -> None:
@@ -228,17 +250,20 @@ async def test_operator_may_allow_less(leading: Leading) -> None:
     tokens = UserTokens(
         member.authority,
         member.clocks,
+        member.driver,
         ttl_s_max=config.token_ttl_s_max,
         service_ttl_s_max=config.service_token_ttl_s_max,
         rules=lambda: LONG_SERVICE_TOKENS,
     )
-    for make in (tokens.mint, tokens.renew):
-        assert make(user(), 0).expires_at_ms == pytest.approx(now_ms() + 3_600_000, abs=10_000)
+    for make in (minting(tokens), renewing(tokens)):
+        ann, service = (user(*roles, generation=leading.generation) for roles in ((), ("service",)))
+        made = await make(ann, 0)
+        assert made.expires_at_ms == pytest.approx(now_ms() + 3_600_000, abs=10_000)
         with pytest.raises(InvalidRequest, match="at most 3600 for this user"):
-            make(user(), 3601)
-        assert make(user("service"), TTL_SECONDS_MAX).token
+            await make(ann, 3601)
+        assert (await make(service, TTL_SECONDS_MAX)).token
         with pytest.raises(InvalidRequest):
-            make(user("service"), TTL_SECONDS_MAX + 1)
+            await make(service, TTL_SECONDS_MAX + 1)
 
 
 async def test_ticket_opens_the_file_that_it_is_for_and_nothing_else(leading: Leading) -> None:
@@ -281,10 +306,32 @@ async def test_ticket_that_has_ended_is_told_as_such(leading: Leading) -> None:
     assert await leading.status(read(Caller("ann", leading.generation, ended))) == Gone.code
 
 
-async def test_neither_is_recorded(leading: Leading) -> None:
+async def test_session_is_recorded_and_a_ticket_is_not(leading: Leading) -> None:
     ann, status = leading.ann, StatusCall(leading.admin)
     before = await leading.told(status, StatusReply)
-    await leading.renewed(ann)
     await leading.ticket(ann)
+    between = await leading.told(status, StatusReply)
+    assert between.coordinator.last_index == before.coordinator.last_index
+    await leading.renewed(ann)
+    await leading.renewed(ann)
     after = await leading.told(status, StatusReply)
-    assert after.coordinator.last_index == before.coordinator.last_index
+    assert after.coordinator.last_index == before.coordinator.last_index + 2
+    sessions = await leading.told(ReadCall(ListSessions(caller=ann, user_id="ann")), SessionPage)
+    assert [each.session_id for each in sessions.sessions] == ["t"]
+
+
+async def test_tokens_and_tickets_of_an_ended_session_are_rejected(leading: Leading) -> None:
+    ann = leading.ann
+    reply = await leading.renewed(ann)
+    again = Caller("ann", leading.generation, reply.token)
+    other = Caller("ann", leading.generation, "", "t")  # a node's word for the session counts for nothing
+    ticket = await leading.ticket(again)
+    assert await leading.status(read(ticket)) == wire.OK
+    await leading.change(EndSession(caller=again, user_id="ann", session_id="t"))
+    for caller in (ann, again):
+        assert await leading.status(ReadCall(GetUser(caller=caller))) == Unauthorized.code
+        assert await leading.status(RenewTokenCall(caller, 60)) == Unauthorized.code
+    assert await leading.status(read(ticket)) == Unauthorized.code
+    assert await leading.status(ReadCall(GetUser(caller=other))) == Unauthorized.code
+    lone = leading.caller("ann", leading.generation, token_id="t2")
+    assert await leading.status(ReadCall(GetUser(caller=lone))) == wire.OK
