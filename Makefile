@@ -18,6 +18,7 @@
 #   make gns3    labs of real GNS3 servers are backed up and come back; gns3-server is installed into .gns3-server;
 #                then random operations on labs and their store (GNS3_OPERATIONS=40)
 #   make machines  three Debian machines with systemd, the package on them, power cuts; package, pyz and image
+#   make sso     people sign in with oidc-provider of npm (needs node), in Chromium and with the command
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make vendor  fetch the console's libraries anew, at the versions and digests of vendoring/parts.json (needs npm)
 #   make browser the web console, /docs and public links in Debian's Chromium, which is installed where that can be done
@@ -54,7 +55,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser prometheus machines contract bench man docs deb pyz \
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients gns3 browser sso prometheus machines contract bench man docs deb pyz \
 	vendor constraints clean
 
 run: $(RUNTIME)
@@ -125,6 +126,9 @@ gns3: $(INSTALLED)
 browser: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/browser
 
+sso: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/sso
+
 prometheus: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/prometheus
 
@@ -162,5 +166,5 @@ constraints: $(INSTALLED)
 		-o constraints-runtime.txt
 
 clean:
-	rm -rf $(VENV) .filestore .gns3-server .previous-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man site docs/reference
+	rm -rf $(VENV) .filestore .gns3-server .sso-provider .previous-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build man site docs/reference
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

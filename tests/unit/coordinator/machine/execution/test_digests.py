@@ -17,6 +17,7 @@ from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
 from metadata.model.later_fields import LATER, later_of
+from metadata.model.providers import Identity, Provider
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, Manifest
 from metadata.model.rules import RULES
 from metadata.protocol import commands
@@ -83,6 +84,18 @@ def rich_state(path: Path) -> State:
     state.done(commands.MarkNode(node_id="n3", state="down"))
     state.done(commands.ReportLost(node_id="n2", sha256s=["aa"], reason="missing"))
     state.apply_entry(membership(state.log_index + 1, coordinator("c1"), coordinator("c2", role="learner")))
+    provider = Provider(name="uni", label="Uni", issuer="https://uni.example", client_id="c")
+    state.done(commands.PutProvider(caller=ADMIN, provider=provider, secret=b"sealed", command_secret=b""))
+    person = Identity(
+        provider="uni",
+        issuer="https://uni.example",
+        subject="7f3a",
+        name="uni:alice",
+        groups=["netlab"],
+        is_admin=False,
+        is_allowed=True,
+    )
+    state.done(commands.AdmitIdentity(identity=person, user_id=""))
     state.apply(commands.HashState())
     return state
 
