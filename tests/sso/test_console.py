@@ -1,4 +1,4 @@
-"""Signing in to the console with a real provider, in Chromium: the way there and back, renewal, and the end."""
+"""Signing in to the console with a real provider, in Chromium: there and back, renewal, and the end."""
 
 import json
 
@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 USER = "document.querySelector('header.top .who bdi')?.textContent"
 BUTTON = "document.querySelector('.providers button')"
 SESSION = "JSON.parse(sessionStorage.getItem('filestore.renewal'))"
+LONG_AGO = "2020-01-01T00:00:00Z"
+DUE = f"sessionStorage.setItem('filestore.renewal', JSON.stringify({{...{SESSION}, at: '{LONG_AGO}'}}))"
 
 
 async def at_provider(page: Page, provider: RealProvider, person: str = "alice") -> None:
@@ -70,9 +72,7 @@ async def test_token_is_renewed_while_the_page_is_open(
     await sign_in(page, cluster, provider)
     before = await page.value("sessionStorage.getItem('filestore.token')")
     provider.know(alice=["netlab", "chess"])
-    await page.value(
-        f"sessionStorage.setItem('filestore.renewal', JSON.stringify({{...{SESSION}, at: '2020-01-01T00:00:00Z'}}))"
-    )
+    await page.value(DUE)
     await page.send("Page.reload")
     await page.until(f"sessionStorage.getItem('filestore.token') !== {json.dumps(before)}")
     await page.until("document.querySelector('header.top .who small')?.textContent.includes('chess')")
@@ -86,9 +86,7 @@ async def test_provider_that_is_down_ends_no_session_of_the_console(
     await sign_in(page, cluster, provider)
     provider.stop()
     try:
-        await page.value(
-            f"sessionStorage.setItem('filestore.renewal', JSON.stringify({{...{SESSION}, at: '2020-01-01T00:00:00Z'}}))"
-        )
+        await page.value(DUE)
         await page.send("Page.reload")
         await page.event(
             "Network.responseReceived", lambda event: event["response"]["url"].endswith("/renewal")
