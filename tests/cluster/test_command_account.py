@@ -259,7 +259,7 @@ def test_logout_of_all_ends_every_token_before_it_forgets_the_cluster(
     assert home.run("login", cluster.nodes[0].url, *arguments).returncode == 0
     other = cluster.user_token("lena")
     done = home.run("logout", "--all")
-    assert done.stdout == b"lab is forgotten, and all your tokens there are rejected from now on.\n", done.stderr
+    assert done.stdout.endswith(b"all your tokens there are rejected from now on.\n"), done.stderr
     for each in (token.read_text(), other):
         assert cluster.get("/auth/whoami", token=each, stranger=True).status == 401
     assert [path.name for path in home.config.iterdir()] == ["config.toml"]
