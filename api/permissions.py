@@ -44,7 +44,7 @@ _PLACES: Final[dict[Target, tuple[str, str]]] = {  # the path, and what a permis
     "file": ("/api/v1/files/{file_uuid}/permissions", "one file, in addition to those of its bucket"),
 }
 _EXISTING: Final = Parameter(
-    "existing", ("`1`: fail with 404 if there is no such user, or no user with such a group or role.")
+    "existing", ("`1`: fail with 404 if there is no such user or group, or no user with such a role.")
 )
 OPERATIONS: Final = OperationTable("Permissions")
 

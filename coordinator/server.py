@@ -276,8 +276,8 @@ class _Member:
             clock_ms=self.clocks.shown_ms,
         )
         self.authority.require_key()
-        self.tokens = self._new_tokens(config)
         self.driver = self._new_driver(transport)
+        self.tokens = self._new_tokens(config)
         self.fetcher = Fetcher(
             metadata, ledger.snapshots, self.driver.note_fetched, lambda: self.digests.forbids
         )

@@ -19,6 +19,7 @@ PAGES: Final = {
     "uploads": ("#/uploads", "main .empty"),
     "shares": ("#/shares", "main .table-box"),
     "access": ("#/access", "main .table-box"),
+    "sessions": ("#/sessions", "main tbody tr"),
 }
 QUIET: Final = "!document.querySelector('.loading')"
 

@@ -70,6 +70,12 @@ async def minted_token(page: Page) -> None:
     await page.until("document.querySelector('dialog pre.command')")
 
 
+async def invitation(page: Page) -> None:
+    await item("#/users", "Actions for zoe", "Make an invitation link…")(page)
+    await press_button(page, "Make it", within="dialog footer")
+    await page.until("document.querySelector('dialog pre.command')")
+
+
 # How each is opened; by text alone: from the menu of a coordinator that follows.
 DIALOGS: Final[dict[str, Opening | str]] = {
     "drain": item("#/nodes", "Actions for node-2", "Drain…"),
@@ -85,6 +91,13 @@ DIALOGS: Final[dict[str, Opening | str]] = {
     "remove coordinator": "Remove…",
     "mint": item("#/users", "Actions for zoe", "Create a token…"),
     "minted": minted_token,
+    "invite": item("#/users", "Actions for zoe", "Make an invitation link…"),
+    "invitation": invitation,
+    "add group": button("#/groups", "Add a group…"),
+    "add members": item("#/groups", "Actions for students", "Add members…"),
+    "delete group": item("#/groups", "Actions for students", "Delete…"),
+    "group's bucket": button("#/groups/students", "Give access to a bucket…"),
+    "end all sessions": button("#/sessions?user=zoe", "End all…"),
     "change user": item("#/users", "Actions for zoe", "Change roles and groups…"),
     "delete user": item("#/users", "Actions for zoe", "Delete…"),
     "add user": button("#/users", "Add a user…"),

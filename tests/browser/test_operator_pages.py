@@ -22,6 +22,9 @@ PAGES: Final = {
     "jobs": ("#/jobs", "main .table-box tbody tr"),
     "run": ("#/jobs/runs/{run}", "main [role=log] p"),
     "users": ("#/users", "main tbody tr"),
+    "groups": ("#/groups", "main tbody tr"),
+    "group": ("#/groups/netlab-2026", "main tbody tr"),
+    "sessions of a user": ("#/sessions?user=alice", "main tbody tr"),
     "audit": ("#/audit", "main tbody tr"),
 }
 
@@ -30,6 +33,8 @@ PAGES: Final = {
 def run_id(cluster: Cluster) -> str:
     """A run that has ended; and what else the pages show."""
     cluster.user_token("alice", groups=["students"], roles=["teacher"])
+    cluster.request("PUT", "/groups/netlab-2026", body={"description": "Network lab, winter 2026"})
+    cluster.post("/groups/netlab-2026/members", {"user_ids": ["alice"]})
     cluster.join_token(node_id="node-9")
     begun = cluster.post("/jobs/scrub")
     assert begun.status == 202, begun.body

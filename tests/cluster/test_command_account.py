@@ -251,6 +251,22 @@ def test_development_cluster_in_this_directory_comes_before_what_is_kept(
     assert home.user("--context", "lab") == "carol"
 
 
+def test_logout_of_all_ends_every_token_before_it_forgets_the_cluster(
+    cluster: Cluster, home: Home, tmp_path: Path
+) -> None:
+    token = Path(token_in(tmp_path, cluster, "lena"))
+    arguments = ("--fingerprint", fingerprint(cluster), "--name", "lab", "--token-file", str(token))
+    assert home.run("login", cluster.nodes[0].url, *arguments).returncode == 0
+    other = cluster.user_token("lena")
+    done = home.run("logout", "--all")
+    assert done.stdout.endswith(b"all your tokens there are rejected from now on.\n"), done.stderr
+    for each in (token.read_text(), other):
+        assert cluster.get("/auth/whoami", token=each, stranger=True).status == 401
+    assert [path.name for path in home.config.iterdir()] == ["config.toml"]
+    nowhere = home.run("logout", "elsewhere", "--all")
+    assert (nowhere.returncode, b"not signed in to 'elsewhere'" in nowhere.stderr) == (4, True)
+
+
 @pytest.mark.long
 def test_logout_leaves_nothing_and_the_next_command_says_what_to_do(cluster: Cluster, home: Home) -> None:
     home.login(cluster, "--name", "lab")

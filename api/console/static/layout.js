@@ -64,6 +64,7 @@ function UserMenu() {
   return html`<div class="who"><span class="user"><bdi>${user.user_id}</bdi><small>${role}</small></span>
     <${Menu} label="Your account" text="▾" items=${[
       !renewal && { text: `Renew the token (expires ${relative(user.token_expires_at)})`, run: renew },
+      { text: "Where you are signed in", run: () => go("/sessions") },
       { text: "Help", run: () => go("/help") },
       { text: "Sign out", run: () => leave() },
     ].filter(Boolean)} /></div>`;

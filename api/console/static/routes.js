@@ -17,9 +17,13 @@ export const ROUTES = [
   ["/jobs", () => import("./pages/jobs.js"), { admin: true }],
   ["/jobs/runs/:uuid", () => import("./pages/run.js"), { admin: true }],
   ["/users", () => import("./pages/users.js"), { admin: true }],
+  ["/groups", () => import("./pages/groups.js"), { admin: true }],
+  ["/groups/:name", () => import("./pages/group.js"), { admin: true }],
+  ["/sessions", () => import("./pages/sessions.js")],
   ["/audit", () => import("./pages/audit.js"), { admin: true }],
   ["/link/:uuid/:token", () => import("./pages/link.js"), { isPublic: true }],
   ["/signed-in/:name", () => import("./pages/signed-in.js"), { isPublic: true }],
+  ["/invitation/:token", () => import("./pages/invitation.js"), { isPublic: true }],
   ["/help", () => import("./pages/help.js"), { isHelp: true }],
   ["/help/:page", () => import("./pages/help.js"), { isHelp: true }],
 ];
@@ -43,6 +47,7 @@ export const NAVIGATION = [
     ["/coordinators", "Coordinators"],
     ["/jobs", "Jobs"],
     ["/users", "Users"],
+    ["/groups", "Groups"],
     ["/audit", "Audit log"],
   ] },
 ];

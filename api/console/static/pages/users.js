@@ -5,6 +5,7 @@ import { address, path } from "../path.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 import { addUser, changeUser, deleteUser, giveBucket, mint, revokeUser, setDisabled } from "../ui/user-actions.js";
+import { invite } from "../ui/people-actions.js";
 import { DataTable } from "../ui/table.js";
 import { Menu } from "../ui/menu.js";
 import { Action, Badge, Empty, Heading, Name, Time } from "../ui/parts.js";
@@ -27,7 +28,9 @@ export default function Users() {
     { key: "updated_at", title: "Changed", width: "7rem", hide: "wide", render: (u) => html`<${Time} at=${u.updated_at} />` },
     { key: "menu", sortable: false, width: "3.2rem", align: "end", render: (u) => html`<${Menu} label="Actions for ${u.user_id}" items=${[
       { text: "Change roles and groups…", run: then(() => changeUser(u)) },
+      !u.disabled && { text: "Make an invitation link…", run: () => invite(u) },
       !u.disabled && { text: "Create a token…", run: () => mint(u) },
+      { text: "Sessions", run: () => go(address`/sessions?user=${u.user_id}`) },
       { text: "Give access to a bucket…", run: () => giveBucket(u) },
       { text: "What they did", run: () => go(address`/audit?principal=${u.user_id}`) },
       u.user_id !== own && (u.disabled ? { text: "Enable", run: then(() => setDisabled(u, false)) } : { text: "Disable…", run: then(() => setDisabled(u, true)) }),

@@ -19,10 +19,10 @@ const WHO = [["user", "a user"], ["group", "a group"], ["role", "a role"]];
 async function knownNames() {
   const known = { user: [], group: [], role: [] };
   if (isAdmin()) {
-    const { rows } = await api.list(path`auth/users`, "users");
-    for (const { user_id, groups, roles } of rows) {
+    const [users, groups] = await Promise.all([api.list(path`auth/users`, "users"), api.list(path`groups`, "groups")]);
+    known.group.push(...groups.rows.map((each) => each.group));
+    for (const { user_id, roles } of users.rows) {
       known.user.push(user_id);
-      known.group.push(...groups);
       known.role.push(...roles);
     }
   } else {

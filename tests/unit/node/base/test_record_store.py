@@ -73,6 +73,13 @@ def test_record_is_answered_to_its_reader_of_the_same_generation_only(node: Node
     assert not node.has(ALICE, "other")
 
 
+def test_record_is_answered_to_the_session_that_has_read_it_only(node: Node) -> None:
+    assert node.fill(Caller("alice", 1, session="s1"))
+    assert node.has(Caller("alice", 1, "another token", "s1"))
+    assert not node.has(Caller("alice", 1, session="s2"))
+    assert not node.has(Caller("alice", 1))
+
+
 def test_record_that_ends_by_time_is_not_kept(node: Node) -> None:
     assert not node.fill(found=record(is_lasting=False))
     assert not node.has()

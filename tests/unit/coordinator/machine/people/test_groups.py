@@ -12,6 +12,8 @@ from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change
 from coordinator.machine.execution.replies import Sessions
 from coordinator.machine.people import groups
+from coordinator.member.proposing import check_known
+from metadata.model.rules import FIRST, RULES, NotInForce
 from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, Refusal, State, create, create_bucket, grant, list_permissions, put_user
 
@@ -223,3 +225,41 @@ def test_page_of_members_of_many_users_looks_at_a_bounded_number(
             break
         query = queries.ListMembers(caller=ADMIN, group="g", cursor=page["next_cursor"])
     assert found == ["d"]
+
+
+NEWER: tuple[commands.AnyCommand, ...] = (
+    add("g", "alice"),
+    remove("g", "alice"),
+    commands.PutGroup(caller=ADMIN, group="g"),
+    commands.DeleteGroup(caller=ADMIN, group="g"),
+    commands.RecordSession(
+        user_id="alice", generation=1, session_id="s", label="", created_by="admin", ttl_seconds=60
+    ),
+    commands.EndSession(caller=ADMIN, user_id="alice", session_id="s"),
+    commands.EndSessions(caller=ADMIN, user_id="alice"),
+    commands.CreateInvitation(
+        caller=ADMIN, user_id="alice", roles=None, groups=None, secret_sha256="s", ttl_seconds=60
+    ),
+    commands.RevokeInvitation(caller=ADMIN, user_id="alice"),
+    commands.RedeemInvitation(secret_sha256="s"),
+)
+
+
+@pytest.mark.parametrize("command", NEWER, ids=lambda command: type(command).__name__)
+def test_members_of_the_release_before_never_see_what_they_do_not_know(command: Any) -> None:
+    with pytest.raises(NotInForce):
+        check_known(command, FIRST)
+    check_known(command, RULES)
+
+
+def test_users_are_the_same_rows_by_the_rules_of_the_release_before(tmp_path: Path) -> None:
+    """A member that runs it would differ otherwise."""
+    state = State(tmp_path / "old.sqlite", rules=FIRST)
+    state.user("alice", groups=["b", "a"])
+    state.done(put_user("alice", groups=["c"], disabled=True))
+    state.done(commands.RevokeUser(caller=ADMIN, user_id="alice"))
+    state.done(commands.DeleteUser(caller=ADMIN, user_id="alice"))
+    state.done(commands.Expire())
+    for table in ("groups", "group_members", "user_sessions", "invitations"):
+        assert not any(line.startswith(f'INSERT INTO "{table}"') for line in state.dump())
+    state.store.close()
