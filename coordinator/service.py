@@ -132,7 +132,9 @@ class Service:
         self._statuses = statuses
         self._callers = CallerVerifier(view, clocks.now_ms)
         self._token_calls = TokenCalls(tokens, self._callers, driver, read=self._read)
-        self._sign_ins = SignIns(store, authority, tokens, clocks, is_development=lambda: view().development)
+        self._sign_ins = SignIns(
+            store, authority, tokens.sign_in, clocks, is_development=lambda: view().development
+        )
         self._placing = NodeChooser(identity, view, health)
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()

@@ -107,14 +107,17 @@ class UserTokens:
         )
         return MintReply(token, user.user_id, _end_ms(at_ms, ttl_seconds), user.roles, user.groups)
 
-    async def sign_in(self, user: UserRecord, ttl_seconds: int, *, label: str, session_id: str) -> MintReply:
+    async def sign_in(self, user: UserRecord, ttl_seconds: int, label: str, session_id: str) -> MintReply:
         """Return a token of a user who signs in; it lives for this long, or for the maximum.
 
         `session_id`: a new one, or that of the token that this one renews. Raises as `issue`.
         """
-        life_s = min(ttl_seconds, self._ttl_s_max)
         return await self.issue(
-            user, ttl_seconds=life_s, created_by=user.user_id, label=label, session_id=session_id
+            user,
+            ttl_seconds=min(ttl_seconds, self._ttl_s_max),
+            created_by=user.user_id,
+            label=label,
+            session_id=session_id,
         )
 
     def _longest(self, user: UserRecord) -> int:

@@ -4,11 +4,12 @@ The row and generation of a deleted user stay: if the id is created again, old t
 """
 
 import json
+import sqlite3
 from typing import Any
 
 import msgspec
 
-from ca.errors import Conflict, NotFound, Unauthorized
+from ca.errors import Conflict, Forbidden, NotFound, Unauthorized
 from coordinator.machine import join_tokens, parts, public_tokens
 from coordinator.machine.execution.access import (
     GIVEN_GROUPS,
@@ -20,8 +21,9 @@ from coordinator.machine.execution.access import (
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from coordinator.machine.people import groups as groups_held
-from coordinator.machine.people import user_sessions
+from coordinator.machine.people import providers, user_sessions
 from metadata.model import rules
+from metadata.model.providers import numbered
 from metadata.model.records import (
     ADMIN_ROLE,
     BACKUP,
@@ -33,8 +35,16 @@ from metadata.model.records import (
     UserPage,
     UserRecord,
 )
-from metadata.protocol.commands import AdmitUser, DeleteUser, EndSessions, PutUser, RevokeUser
+from metadata.protocol.commands import (
+    AdmitIdentity,
+    AdmitUser,
+    DeleteUser,
+    EndSessions,
+    PutUser,
+    RevokeUser,
+)
 from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
+from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
 
 # Deleted users have no roles.
 _IS_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.roles) held WHERE held.value = ?)"
@@ -50,7 +60,7 @@ def admit(change: Change, command: AdmitUser) -> UserRecord:
     Raises Conflict for a disabled user, which gets no token, and for a caller that drops its own role admin.
     """
     require_admin(change.users, command.caller)
-    user = find_record(change, command.user_id)
+    user = _find(change, command.user_id)
     if user is not None and user.disabled:
         raise Conflict("This user is disabled.")
     _check_own(command.caller, command.user_id, command.roles)
@@ -76,7 +86,7 @@ def delete(change: Change, command: DeleteUser) -> None:
     Raises NotFound, or Conflict while it owns buckets or files, and for the caller itself.
     """
     require_admin(change.users, command.caller)
-    require_record(change, command.user_id)
+    _require(change, command.user_id)
     if command.user_id == command.caller.subject:
         raise Conflict("Another admin must delete this user.")
     _check_owns_nothing(change, command.user_id)
@@ -95,21 +105,75 @@ def delete(change: Change, command: DeleteUser) -> None:
 def revoke(change: Change, command: RevokeUser) -> None:
     """End every permission, token and public token of a user in one change; the user stays. Admin only."""
     require_admin(change.users, command.caller)
-    require_record(change, command.user_id)
+    _require(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
 
 
 def end_sessions(change: Change, command: EndSessions) -> None:
     """End every token of a user; its permissions and public tokens stay. Needs to be that user, or admin."""
     user_sessions.require_own(change, command.caller, command.user_id)
-    require_record(change, command.user_id)
-    end_tokens(change, command.user_id)
+    _require(change, command.user_id)
+    _end_tokens(change, command.user_id)
+
+
+def admit_identity(change: Change, command: AdmitIdentity) -> UserRecord:
+    """Return the user of a person, with what the provider gives now; a new user at the first sign-in.
+
+    Raises Conflict if the provider or the person is known otherwise than the leader believed, Forbidden for a
+    disabled user, and for a new person who may not sign in.
+    """
+    identity = command.identity
+    providers.require_configured(change.db, identity)
+    known = providers.find_identity(change.db, identity)
+    before = None if known is None else _find(change, known.user_id)
+    if (before.user_id if before else "") != command.user_id:
+        raise Conflict("This person has signed in at the same moment.")
+    if before is None and not identity.is_allowed:
+        raise Forbidden("This person is in no group that may sign in.")
+    if before is not None and before.disabled:
+        raise Forbidden("This user is disabled.")
+    local = before.roles if before else []
+    if known is not None and known.gave_admin:
+        local = [role for role in local if role != ADMIN_ROLE]
+    given_groups = identity.groups if identity.is_allowed else []
+    given_roles = [ADMIN_ROLE] if identity.is_admin and identity.is_allowed else []
+    user_id = before.user_id if before else _free_name(change.db, identity.name)
+    administrators, others = providers.groups_of_others(change.db, user_id, identity, known)
+    groups_held.check_room([*local, *given_roles], administrators, sorted({*others, *given_groups}))
+    _put(change, user_id, sorted({*local, *given_roles}), None)
+    if known is not None and known.provider != identity.provider:
+        groups_held.replace_given(change, user_id, known.provider, [])
+    groups_held.replace_given(change, user_id, identity.provider, given_groups)
+    if known is not None and known.allowed and not identity.is_allowed:
+        _end_tokens(change, user_id)
+    providers.record(change, identity, user_id, gave_admin=bool(given_roles) and ADMIN_ROLE not in local)
+    return _require(change, user_id)
+
+
+def match_identity(question: Question, query: MatchIdentity) -> KnownIdentity:
+    """Return whom an identity is known to be, and whether everything that it gives is recorded already."""
+    identity = query.identity
+    providers.require_configured(question.db, identity)
+    known = providers.find_identity(question.db, identity)
+    user = None if known is None else _find(question, known.user_id)
+    if known is None or user is None:
+        return KnownIdentity(None, is_recorded=False)
+    given = question.db.execute(
+        "SELECT group_name FROM group_members WHERE user_id = ? AND source = ? ORDER BY group_name",
+        (user.user_id, identity.provider),
+    ).fetchall()
+    gives_admin = identity.is_admin and identity.is_allowed
+    has_role = ADMIN_ROLE in user.roles if gives_admin else not known.gave_admin
+    is_same = (known.allowed, known.provider) == (identity.is_allowed, identity.provider)
+    gives = sorted(identity.groups) if identity.is_allowed else []
+    is_recorded = is_same and has_role and [name for (name,) in given] == gives
+    return KnownIdentity(user, is_recorded=is_recorded and not user.disabled)
 
 
 def get(question: Question, query: GetUser) -> UserRecord:
     """Return the caller's own record."""
     require_user(question.users, query.caller)
-    user = find_record(question, query.caller.subject)
+    user = _find(question, query.caller.subject)
     if user is None:
         raise Unauthorized("unknown user")
     return user
@@ -118,12 +182,12 @@ def get(question: Question, query: GetUser) -> UserRecord:
 def find(question: Question, query: FindUser) -> UserRecord:
     """Return the record of any user. Admin only."""
     require_admin(question.users, query.caller)
-    return require_record(question, query.user_id)
+    return _require(question, query.user_id)
 
 
 def find_enabled(scope: Change | Question, user_id: str) -> UserRecord | None:
     """Return the user, None if it does not exist or is disabled."""
-    user = find_record(scope, user_id)
+    user = _find(scope, user_id)
     return None if user is None or user.disabled else user
 
 
@@ -134,7 +198,7 @@ def check_principal(question: Question, query: CheckPrincipal) -> None:
     if kind == "role" and name in (ADMIN_ROLE, SERVICE_ROLE):
         return
     if kind == "user":
-        is_known = find_record(question, name) is not None
+        is_known = _find(question, name) is not None
     elif kind == "group":
         is_known = groups_held.exists(question.db, name)
     else:
@@ -173,9 +237,12 @@ def list_page(question: Question, query: ListUsers) -> UserPage:
     return UserPage(found, after + 1 if looked_at == LIST_SCAN_MAX else 0)
 
 
-def store_roles(change: Change, user_id: str, roles: list[str]) -> None:
-    """Give a user these roles; create it if there is none."""
-    _put(change, user_id, roles, None)
+def _free_name(db: sqlite3.Connection, wanted: str) -> str:
+    """Return the first name that no user has. Raises Conflict if all are in use."""
+    for name in numbered(wanted):
+        if db.execute("SELECT 1 FROM users WHERE user_id = ? AND deleted = 0", (name,)).fetchone() is None:
+            return name
+    raise Conflict("All user ids for this name are in use.")
 
 
 def _check_own(caller: Caller, user_id: str, roles: list[str] | None, *, disabled: bool = False) -> None:
@@ -205,11 +272,10 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
     change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
-    end_tokens(change, user_id)
+    _end_tokens(change, user_id)
 
 
-def end_tokens(change: Change, user_id: str) -> None:
-    """Make every token of this user invalid."""
+def _end_tokens(change: Change, user_id: str) -> None:
     user_sessions.end_all(change, user_id)
     change.db.execute(
         "UPDATE users SET generation = MAX(generation + 1, ?), updated_at_ms = ? WHERE user_id = ?",
@@ -243,7 +309,7 @@ def _put(
 
     Raises InvalidRequest for more names than a token has room for.
     """
-    known = find_record(change, user_id)
+    known = _find(change, user_id)
     local, given = groups_held.local_and_given(change.db, user_id)
     if groups is not None:
         # What a provider gives is not made an administrator's choice because a record is written back whole.
@@ -267,7 +333,7 @@ def _put(
         change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
         _end_parts(change, user_id)
     change.users.forget(user_id)
-    return require_record(change, user_id)
+    return _require(change, user_id)
 
 
 def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
@@ -277,8 +343,8 @@ def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
     )
 
 
-def require_record(scope: Change | Question, user_id: str) -> UserRecord:
-    user = find_record(scope, user_id)
+def _require(scope: Change | Question, user_id: str) -> UserRecord:
+    user = _find(scope, user_id)
     if user is None:
         # until 0.3.0: replies are stored, and must be those of members that run 0.1.0
         is_stored = isinstance(scope, Change)
@@ -286,7 +352,7 @@ def require_record(scope: Change | Question, user_id: str) -> UserRecord:
     return user
 
 
-def find_record(scope: Change | Question, user_id: str) -> UserRecord | None:
+def _find(scope: Change | Question, user_id: str) -> UserRecord | None:
     row = scope.db.execute(
         f"SELECT {_SELECTED} FROM users WHERE user_id = ? AND deleted = 0", (user_id,)
     ).fetchone()

@@ -30,10 +30,10 @@ from coordinator.sign_in.examination import examine
 from coordinator.sign_in.provider_client import DEVICE_GRANT, ProviderClient, Tokens
 from coordinator.sign_in.sealing import Attempt, Renewal, seal, unseal
 from coordinator.storage.state_store import Store
-from coordinator.user_tokens import UserTokens
 from metadata.model.providers import Identity, Provider, check_provider, identity_in
 from metadata.model.records import Caller, UserRecord
 from metadata.model.rules import PROVIDERS_SIGN_IN, require
+from metadata.protocol.calls import MintReply
 from metadata.protocol.commands import AdmitIdentity, AnyCommand, PutProvider
 from metadata.protocol.queries import AnyQuery, CheckAdmin
 from metadata.protocol.sign_in_calls import (
@@ -57,6 +57,8 @@ REMEMBERED_MAX: Final = 1024
 _DEVICE_SECONDS_MAX: Final = 1800
 _DEVICE_INTERVAL_S: Final = 5  # RFC 8628, 3.2
 
+# Signs a token of a user, for this many seconds, with the label and the id of its session.
+Issue = Callable[[UserRecord, int, str, str], Awaitable[MintReply]]
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -76,14 +78,14 @@ class SignIns:
         self,
         store: Store,
         authority: SigningAuthority,
-        tokens: UserTokens,
+        issue: Issue,
         clocks: MemberClocks,
         *,
         is_development: Callable[[], bool],
     ) -> None:
         self._store = store
         self._authority = authority
-        self._tokens = tokens
+        self._issue = issue
         self._clocks = clocks
         self._is_development = is_development
         self._clients: dict[str, tuple[tuple[Provider, bytes, bytes], ProviderClient]] = {}
@@ -335,9 +337,9 @@ class SignIns:
         for is_last in (False, True):
             answer = await cluster.read(MatchIdentity(identity=identity))
             known = msgspec.msgpack.decode(answer, type=KnownIdentity)
-            if known.user is None and not identity.is_allowed:
+            if not identity.is_allowed and (known.user is None or known.is_recorded):
                 raise refused
-            if known.user is not None and known.is_recorded and identity.is_allowed:
+            if known.user is not None and known.is_recorded:
                 return known.user
             user_id = known.user.user_id if known.user is not None else ""
             try:
@@ -355,9 +357,7 @@ class SignIns:
         self, provider: Provider, user: UserRecord, renewal: Renewal, label: str = ""
     ) -> SignedIn:
         try:
-            minted = await self._tokens.sign_in(
-                user, provider.token_seconds, label=label, session_id=renewal.session_id
-            )
+            minted = await self._issue(user, provider.token_seconds, label, renewal.session_id)
         except Refused as error:
             if error.code == Unauthorized.code:
                 raise Forbidden("This session was ended. Sign in again.") from error

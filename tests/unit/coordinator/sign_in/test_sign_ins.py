@@ -385,7 +385,12 @@ async def test_secret_is_sealed_kept_and_never_sent_to_another_issuer(world: Wor
 
 
 async def test_issuer_belongs_to_one_provider_and_admins_configure_alone(world: World) -> None:
-    fields = {"label": "x", "issuer": world.provider.issuer, "client_id": "c", "allowed_groups": ["*"]}
+    fields: dict[str, Any] = {
+        "label": "x",
+        "issuer": world.provider.issuer,
+        "client_id": "c",
+        "allowed_groups": ["*"],
+    }
     call = PutProviderCall(world.admin, Provider(name="twin", **fields), None, None)
     assert (await world.refused(call))[0] == Conflict.code
     signed_in = await world.sign_in()
