@@ -154,7 +154,7 @@ async def test(request: web.Request) -> web.Response:
     f"POST {_PROVIDER}/sign-in",
     "start_sign_in",
     "Start to sign in with a provider",
-    Answer("Where the person signs in.", StartedSignIn, headers=NOT_STORED),
+    Answer("The page at which the person signs in.", StartedSignIn, headers=NOT_STORED),
     body=StartSignInBody,
     errors=_REFUSALS,
     credential="none",
@@ -170,7 +170,7 @@ async def start(request: web.Request) -> web.Response:
     name = request.match_info["provider"]
     body = await read_json(request, StartSignInBody)
     call = calls.StartSignInCall(name, body.flow, _redirect_uri(request, body, name))
-    started = await request.app[API].metadata.sign_in(call, calls.StartedSignIn)
+    started = await request.app[API].metadata.sign_in(call, calls.StartSignInReply)
     return json_response(shown(StartedSignIn, started, interval_seconds=started.interval_s))
 
 
@@ -227,13 +227,13 @@ async def renew(request: web.Request) -> web.Response:
     f"POST {_PROVIDER}/sign-out",
     "end_sign_in",
     "Sign out",
-    Answer("The provider was told.", EndedSignIn),
+    Answer("The provider has revoked the session.", EndedSignIn),
     body=RenewSignInBody,
     errors=_REFUSALS,
     credential="none",
 )
 async def end(request: web.Request) -> web.Response:
-    """End what renews a token: the provider is told to forget its refresh token. No credential."""
+    """End a sign-in: the provider revokes its refresh token, so that nothing renews the token. No credential."""
     request.app[API].rates.sign_ins.take(client_address(request))
     body = await read_json(request, RenewSignInBody)
     call = calls.EndSignInCall(request.match_info["provider"], body.renewal)
@@ -244,12 +244,12 @@ async def end(request: web.Request) -> web.Response:
 
 async def _asked(
     request: web.Request, call: calls.FinishSignInCall | calls.RenewSignInCall, action: str
-) -> calls.SignedIn | None:
+) -> calls.SignInReply | None:
     """Return the leader's answer, on record. A refusal counts as a failed attempt of its address."""
     api = request.app[API]
     api.audit.check_writable()
     try:
-        signed_in = await api.metadata.sign_in(call, calls.SignedIn | None)  # type: ignore[arg-type]
+        signed_in = await api.metadata.sign_in(call, calls.SignInReply | None)  # type: ignore[arg-type]
     except (Forbidden, Gone, InvalidRequest) as error:
         raise record_failed_attempt(
             request,

@@ -1,6 +1,6 @@
-"""ID tokens of identity providers: verified by the provider's keys (OpenID Connect Core 1.0, 3.1.3.7).
+"""ID tokens of identity providers, verified by the provider's keys.
 
-One function, which has everything as arguments: the token, the keys, what is expected, the time. Algorithms
+The rules are those of OpenID Connect Core 1.0, section 3.1.3.7. One function, which has everything as arguments: the token, the keys, what is expected, the time. Algorithms
 come from a list, keys only from the given set, and a key serves only algorithms of its own kind, so that no
 public key is ever used as a shared secret (RFC 8725). No I/O here.
 """
@@ -46,17 +46,17 @@ _LIBRARY_FAILURES: Final = (
 )
 
 
-class BadIdToken(Unauthorized):
+class InvalidIdToken(Unauthorized):
     """The ID token must not be believed; `reason` says why, without anything of the token."""
 
 
-class UnknownSigner(BadIdToken):
+class UnknownSigner(InvalidIdToken):
     """None of the keys has the name in the token: the provider may have replaced its keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an ID token must say. `nonce`: that of the sign-in, None where the flow has none."""
+    """The values that an ID token must have. `nonce` is None for a flow without one."""
 
     issuer: str
     client_id: str
@@ -69,17 +69,16 @@ def verify_id_token(
 ) -> Mapping[str, object]:
     """Return the claims of an ID token that is signed with one of these JWKs and is what was expected.
 
-    Raises UnknownSigner if no key has the name in its header, BadIdToken for every other text, and nothing
-    else.
+    Raises UnknownSigner if no key has the name in its header, and InvalidIdToken for every other text.
     """
     if not isinstance(token, str) or len(token) > ID_TOKEN_CHARS_MAX or not token.isascii():
-        raise BadIdToken(f"not an ID token of at most {ID_TOKEN_CHARS_MAX} characters")
+        raise InvalidIdToken(f"not an ID token of at most {ID_TOKEN_CHARS_MAX} characters")
     try:
         claims = _signed_claims(token, keys)
         _check_audience(claims, expected)
         _check_times(claims, expected.now_s)
     except _LIBRARY_FAILURES as error:
-        raise BadIdToken(f"{type(error).__name__} in the ID token") from error
+        raise InvalidIdToken(f"{type(error).__name__} in the ID token") from error
     return claims
 
 
@@ -91,13 +90,13 @@ def usable_keys(keys: object) -> list[Mapping[str, object]]:
 
 
 def _signed_claims(token: str, keys: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """Return the claims, once the signature was good. Raises BadIdToken and errors of the library."""
+    """Return the claims, once the signature was good. Raises InvalidIdToken and errors of the library."""
     header = jwt.get_unverified_header(token)
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise BadIdToken("signed by an algorithm that is not accepted")
+        raise InvalidIdToken("signed by an algorithm that is not accepted")
     if "crit" in header:
-        raise BadIdToken("the header demands an extension")
+        raise InvalidIdToken("the header demands an extension")
     options: jwt.types.Options = {
         # Time, issuer and audience are compared below: strictly, and by the time that was given.
         "verify_exp": False,
@@ -113,7 +112,7 @@ def _signed_claims(token: str, keys: Sequence[Mapping[str, object]]) -> Mapping[
         try:
             public = jwt.PyJWK.from_dict(dict(key), algorithm=algorithm)
             if isinstance(public.key, rsa.RSAPublicKey) and public.key.key_size < RSA_BITS_MIN:
-                raise BadIdToken("signed with an RSA key that is too short")
+                raise InvalidIdToken("signed with an RSA key that is too short")
             return dict(jwt.decode(token, public.key, algorithms=[algorithm], options=options))
         except jwt.InvalidSignatureError as error:  # perhaps of the next one
             failure = error
@@ -135,38 +134,38 @@ def _keys_named(
 
 
 def _check_audience(claims: Mapping[str, object], expected: Expected) -> None:
-    """Raise BadIdToken unless the token is from this provider, for this client and this sign-in."""
+    """Raise InvalidIdToken unless the token is from this provider, for this client and this sign-in."""
     if claims.get("iss") != expected.issuer:
-        raise BadIdToken("from another issuer")
+        raise InvalidIdToken("from another issuer")
     audience = claims.get("aud")
     named = audience if isinstance(audience, list) else [audience]
     if expected.client_id not in named:
-        raise BadIdToken("for another audience")
+        raise InvalidIdToken("for another audience")
     # Core 1.0, 3.1.3.7, steps 3 to 5: other audiences are only believed with the word of `azp`.
     if (len(named) > 1 or "azp" in claims) and claims.get("azp") != expected.client_id:
-        raise BadIdToken("for another authorized party")
+        raise InvalidIdToken("for another authorized party")
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_CHARS_MAX:
-        raise BadIdToken("without a subject")
+        raise InvalidIdToken("without a subject")
     if expected.nonce is not None:
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), expected.nonce.encode()):
-            raise BadIdToken("of another sign-in: its nonce differs")
+            raise InvalidIdToken("of another sign-in: its nonce differs")
 
 
 def _check_times(claims: Mapping[str, object], now_s: float) -> None:
-    """Raise BadIdToken for a token that has expired or is not valid yet."""
+    """Raise InvalidIdToken for a token that has expired or is not valid yet."""
     times_s = {name: _seconds(claims, name) for name in ("exp", "iat", "nbf") if name in claims}
     if "exp" not in times_s or "iat" not in times_s:
-        raise BadIdToken("without the times of its beginning and end")
+        raise InvalidIdToken("without the times of its beginning and end")
     if times_s["exp"] <= now_s - LEEWAY_S:
-        raise BadIdToken("expired; if that is wrong, the clock of the provider or of this cluster is")
+        raise InvalidIdToken("expired; if that is wrong, the clock of the provider or of this cluster is")
     if max(times_s["iat"], times_s.get("nbf", 0)) > now_s + LEEWAY_S:
-        raise BadIdToken("not valid yet: the clock of the provider is ahead, or that of this cluster behind")
+        raise InvalidIdToken("not valid yet: the clock of the provider is ahead, or the cluster's behind")
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _INTEGER_MAX:
-        raise BadIdToken(f"the claim {name} is no time")
+        raise InvalidIdToken(f"the claim {name} is no time")
     return float(value)

@@ -35,7 +35,7 @@ from coordinator.raft.core import NotLeader
 from coordinator.rpc.caller_proof import CallerVerifier
 from coordinator.rpc.server import Refused, value_of
 from coordinator.rpc.state_view import StateView
-from coordinator.sign_in.sign_ins import Cluster, SignIns
+from coordinator.sign_in.flows import SignInFlows, StateAccess
 from coordinator.statuses import Statuses
 from coordinator.storage.snapshot_store import Chunk, SnapshotStore
 from coordinator.storage.state_store import Store
@@ -132,7 +132,7 @@ class Service:
         self._statuses = statuses
         self._callers = CallerVerifier(view, clocks.now_ms)
         self._token_calls = TokenCalls(tokens, self._callers, driver, read=self._read)
-        self._sign_ins = SignIns(
+        self._sign_ins = SignInFlows(
             store, authority, tokens.sign_in, clocks, is_development=lambda: view().development
         )
         self._placing = NodeChooser(identity, view, health)
@@ -217,7 +217,7 @@ class Service:
             case _:
                 self._require_leader()
                 verify = self._callers.verify
-                return await self._sign_ins.answer(call, Cluster(self._read, self._change, verify))
+                return await self._sign_ins.answer(call, StateAccess(self._read, self._change, verify))
 
     async def _propose(self, peer: Peer, call: ProposeCall) -> bytes:
         self._require_leader()

@@ -228,7 +228,7 @@ class ProviderStepBody(Struct, frozen=True, kw_only=True):
 
 
 class TestedProvider(Struct, frozen=True, kw_only=True):
-    """What the leading coordinator has found, step by step."""
+    """The steps of a test by the leading coordinator."""
 
     __test__ = False
     steps: Annotated[list[ProviderStepBody], Meta(description="The steps.")]
@@ -250,7 +250,7 @@ class StartSignInBody(Request, frozen=True, kw_only=True):
 
 
 class StartedSignIn(Struct, frozen=True, kw_only=True):
-    """Where the person signs in."""
+    """A sign-in that has begun, and the page at which the person signs in."""
 
     authorization_url: Annotated[
         str,
@@ -278,7 +278,7 @@ class StartedSignIn(Struct, frozen=True, kw_only=True):
 
 
 class FinishSignInBody(Request, frozen=True, kw_only=True):
-    """What the provider has returned. In the flow `device`: only the attempt and its state."""
+    """The answer of the provider. In the flow `device`: only the attempt and its state."""
 
     attempt: Attempt
     state: State
@@ -323,12 +323,12 @@ class PendingSignIn(Struct, frozen=True, kw_only=True):
 
 
 class RenewSignInBody(Request, frozen=True, kw_only=True):
-    """What was returned with the present token."""
+    """The renewal that came with the present token."""
 
     renewal: Renewal
 
 
 class EndedSignIn(Struct, frozen=True, kw_only=True):
-    """The provider was told to forget the session. The token stays valid until it expires."""
+    """The provider has forgotten the session. The token stays valid until it expires."""
 
     user_id: UserId

@@ -23,7 +23,7 @@ from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from coordinator.machine.people import groups as groups_held
 from coordinator.machine.people import providers, user_sessions
 from metadata.model import rules
-from metadata.model.providers import numbered
+from metadata.model.providers import candidate_names
 from metadata.model.records import (
     ADMIN_ROLE,
     BACKUP,
@@ -239,7 +239,7 @@ def list_page(question: Question, query: ListUsers) -> UserPage:
 
 def _free_name(db: sqlite3.Connection, wanted: str) -> str:
     """Return the first name that no user has. Raises Conflict if all are in use."""
-    for name in numbered(wanted):
+    for name in candidate_names(wanted):
         if db.execute("SELECT 1 FROM users WHERE user_id = ? AND deleted = 0", (name,)).fetchone() is None:
             return name
     raise Conflict("All user ids for this name are in use.")

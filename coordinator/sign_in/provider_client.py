@@ -1,7 +1,7 @@
 """One identity provider as the leader knows it: its endpoints, its keys, and what it answers to a client.
 
 Endpoints and keys are kept for MEMORY_S. A token that is signed with an unknown key has the keys fetched
-again, at most a few times a minute: providers replace their keys, and anybody can name a key.
+again, at most a few times a minute: providers replace their keys, and any token can name a key.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the token endpoint gave. They are no further than this process."""
+    """The tokens that the token endpoint gave. They never leave this process unsealed."""
 
     id_token: str
     access_token: str
@@ -109,8 +109,8 @@ class ProviderClient:
             self._keys = found, time.monotonic() + MEMORY_S
         return self._keys[0]
 
-    async def verified(self, id_token: str, expected: Expected) -> Mapping[str, object]:
-        """Return the claims of an ID token. Raises BadIdToken, ProviderUnavailable."""
+    async def verify(self, id_token: str, expected: Expected) -> Mapping[str, object]:
+        """Return the claims of an ID token. Raises InvalidIdToken, ProviderUnavailable."""
         try:
             return verify_id_token(id_token, await self.keys(), expected)
         except UnknownSigner:

@@ -1,7 +1,7 @@
-"""What a client keeps for the leader between two calls, sealed: an attempt to sign in, and a renewal.
+"""Attempts and renewals, which clients keep sealed between two calls. Apart from `flows`: only their form.
 
 So no coordinator remembers who is signing in, and another one may lead when the person returns. The seal is
-that of the cluster key (AES-256-GCM), with the purpose: an attempt is no renewal, nothing can be altered, and
+made with the cluster key (AES-256-GCM), with the purpose: an attempt is no renewal, nothing can be altered, and
 nothing of a provider can be read by its holder.
 """
 
@@ -19,10 +19,10 @@ from coordinator.admin.authority import SigningAuthority
 T = TypeVar("T", bound=Struct)
 
 
-class Attempt(Struct, frozen=True, array_like=True):
+class SealedAttempt(Struct, frozen=True, array_like=True):
     """A sign-in that has begun. `redirect_uri` is "" and `device_code` set in the device flow.
 
-    `label`: that of the session.
+    `label` is for the session.
     """
 
     provider: str
@@ -37,7 +37,7 @@ class Attempt(Struct, frozen=True, array_like=True):
     label: str
 
 
-class Renewal(Struct, frozen=True, array_like=True):
+class SealedRenewal(Struct, frozen=True, array_like=True):
     """A sign-in that can be renewed, unless the user was revoked (`generation`) or has ended the session."""
 
     provider: str
@@ -50,10 +50,10 @@ class Renewal(Struct, frozen=True, array_like=True):
     refresh_token: str
 
 
-_PURPOSES: Final = {Attempt: "sign-in attempt", Renewal: "sign-in renewal"}
+_PURPOSES: Final = {SealedAttempt: "sign-in attempt", SealedRenewal: "sign-in renewal"}
 
 
-def seal(sealer: SigningAuthority, what: Attempt | Renewal) -> str:
+def seal(sealer: SigningAuthority, what: SealedAttempt | SealedRenewal) -> str:
     """Return it as text that only a coordinator of this cluster can read."""
     sealed = sealer.seal(msgspec.msgpack.encode(what), purpose=_PURPOSES[type(what)])
     return base64.urlsafe_b64encode(sealed).decode("ascii")

@@ -278,7 +278,7 @@ class Store:
     def sealed_provider(self, name: str) -> tuple[Provider, bytes, bytes] | None:
         """Return a provider with the sealed secrets of its client and of the command's; None if unknown."""
         with self._read() as db:
-            return providers.sealed(db, name)
+            return providers.find_sealed(db, name)
 
     def token_generation(self, user_id: str) -> int | None:
         """Return the generation of valid tokens of this user; None if it is unknown or disabled."""

@@ -22,7 +22,7 @@ from ca.errors import InvalidRequest
 from deploy.base.failures import USAGE, explain_rejection, reason_of
 from deploy.base.option_names import naming, options_named
 from deploy.base.own_files import UserPath
-from deploy.base.signed_in import renewing
+from deploy.base.signed_in import keep_renewed
 from filestore_client import AsyncClient
 from filestore_client.base.contexts import find_context
 from filestore_client.base.errors import InvalidRequest as UnusableFile
@@ -89,7 +89,7 @@ class Connection:
 
         async def session() -> T:
             token = self._kept_token()
-            async with self._client(token) as client, renewing(client, token, self.token_file):
+            async with self._client(token) as client, keep_renewed(client, token, self.token_file):
                 try:
                     return await work(client)
                 except Unauthorized as error:

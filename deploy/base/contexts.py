@@ -18,7 +18,7 @@ from ca.secretfiles import make_directory
 from deploy.base.own_files import write_own
 from filestore_client.base.contexts import Context, config_directory, read_contexts
 
-SIGN_IN: Final = ".sign-in"  # beside the token of somebody who signed in with a provider: what renews it
+SIGN_IN: Final = ".sign-in"  # the file that renews a token, if it came from a provider
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 

@@ -1,4 +1,4 @@
-"""Sign-ins with a provider, as this user's files hold them: the renewal lies beside the token (0600).
+"""Sign-ins with a provider in the files of this user: a token has a second file, which renews it (0600).
 
 A command renews the token when half of its life is over, before its work and while that lasts. Commands that
 run side by side renew it once: a provider may accept each renewal only once.
@@ -23,7 +23,7 @@ from filestore_client.base.records import SignedIn
 from filestore_client.base.token import Token
 
 _LOOK_S: Final = 30.0  # between two looks at whether the token must be renewed
-_DEADLINE_S: Final = 5.0  # of one renewal: the work goes on with the present token
+_DEADLINE_S: Final = 5.0  # of one renewal: the work continues with the present token
 _AGAIN_S: Final = 20.0  # after one that failed; the cluster remembers an answer that was lost for longer
 _FILE_CHARS_MAX: Final = 64 << 10
 
@@ -40,7 +40,7 @@ class KeptSignIn(msgspec.Struct, frozen=True):
 
 
 def kept_file(token_file: Path) -> Path:
-    """Return the file beside that of a token."""
+    """Return the file that renews the token in another file."""
     return token_file.with_suffix(SIGN_IN)
 
 
@@ -64,7 +64,7 @@ def keep(token_file: Path, provider: str, signed_in: SignedIn) -> None:
 
 
 @asynccontextmanager
-async def renewing(client: AsyncClient, token: Token, token_file: Path) -> AsyncIterator[None]:
+async def keep_renewed(client: AsyncClient, token: Token, token_file: Path) -> AsyncIterator[None]:
     """Renew the client's token when that is due, now and until the end of the block.
 
     A provider that does not answer is no failure: the present token stays valid until it expires.

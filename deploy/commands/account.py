@@ -214,7 +214,7 @@ def _recognised(nodes: list[str], root_pem: str, token: str, token_file: str | N
 
 
 def _ended_at_provider(context: Context) -> bool:
-    """Have the provider of a sign-in end its session; False if there is none, or it cannot be told."""
+    """Have the provider of a sign-in end its session; False if there is none, or it does not answer."""
     kept = read_kept(Path(context.token_file))
     if kept is None:
         return False

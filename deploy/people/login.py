@@ -83,7 +83,7 @@ async def _by_browser(client: AsyncClient, provider: str) -> SignedIn:
         try:
             answer = await asyncio.wait_for(asyncio.shield(loopback.answer), WAIT_S)
         except TimeoutError as error:
-            raise Gone("Nobody has signed in for ten minutes. Start again.") from error
+            raise Gone("The sign-in was not finished within ten minutes. Start again.") from error
         if "error" in answer:
             raise Forbidden("The sign-in was declined at the provider.")
         code, issuer = answer.get("code", ""), answer.get("iss", "")

@@ -1,4 +1,4 @@
-"""Identity providers with which people sign in: their configuration, and what they say of a person.
+"""PersonIdentity providers with which people sign in: their configuration, and what they say of a person.
 
 Shared by the API, the leader and the state machine. Pure.
 """
@@ -90,7 +90,7 @@ class ProviderName(Struct, frozen=True):
     label: str
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class PersonIdentity(Struct, frozen=True, kw_only=True):
     """A person as a provider has described it in a verified ID token.
 
     `name` is the wanted user id, `groups` those that become groups here.
@@ -139,11 +139,11 @@ def check_provider_url(url: object, field: str, *, is_development: bool) -> str:
     return url
 
 
-def identity_in(provider: Provider, claims: Mapping[str, object]) -> Identity:
+def identity_in(provider: Provider, claims: Mapping[str, object]) -> PersonIdentity:
     """Return the person whom verified claims describe. Raises InvalidRequest for too many groups."""
     groups = groups_in(provider, claims)
     allowed = provider.allowed_groups
-    return Identity(
+    return PersonIdentity(
         provider=provider.name,
         issuer=provider.issuer,
         subject=str(claims["sub"]),
@@ -178,7 +178,7 @@ def user_name(provider: Provider, claims: Mapping[str, object]) -> str:
     return f"{provider.name}:{digest[:16]}"
 
 
-def numbered(name: str) -> Iterable[str]:
+def candidate_names(name: str) -> Iterable[str]:
     """Yield the user ids that a person can get, the wanted one first."""
     yield name
     yield from (f"{name}-{number}" for number in range(2, ANOTHER_SUFFIX_MAX + 1))

@@ -51,7 +51,7 @@ class TestProviderCall(Struct, frozen=True, tag="test_provider"):
 
 
 class StartSignInCall(Struct, frozen=True, tag="start_sign_in"):
-    """Somebody wants to sign in. Answers a StartedSignIn. `redirect_uri`: "" in the flow `device`."""
+    """A person wants to sign in. Answers a StartSignInReply. `redirect_uri`: "" in the flow `device`."""
 
     provider: Text
     flow: Flow
@@ -61,8 +61,8 @@ class StartSignInCall(Struct, frozen=True, tag="start_sign_in"):
 class FinishSignInCall(_WithoutRepr, frozen=True, tag="finish_sign_in"):
     """A person has returned from the provider, or waits for it in the flow `device`.
 
-    Answers a SignedIn, None while the person has not decided. `issuer`: as the provider has told (RFC 9207),
-    "" if it has not.
+    Answers a SignInReply, None while the person has not decided. `issuer` is the parameter
+    `iss` of the provider's answer (RFC 9207), "" if it has none.
     """
 
     provider: Text
@@ -73,21 +73,21 @@ class FinishSignInCall(_WithoutRepr, frozen=True, tag="finish_sign_in"):
 
 
 class RenewSignInCall(_WithoutRepr, frozen=True, tag="renew_sign_in"):
-    """A token is to be renewed, as long as the provider says so. Answers a SignedIn."""
+    """A token is to be renewed, as long as the provider says so. Answers a SignInReply."""
 
     provider: Text
     renewal: Sealed
 
 
 class EndSignInCall(_WithoutRepr, frozen=True, tag="end_sign_in"):
-    """A person signs out: the provider is told to forget the refresh token. Answers the user id."""
+    """A person signs out: the leader has the provider revoke the refresh token. Answers the user id."""
 
     provider: Text
     renewal: Sealed
 
 
-class StartedSignIn(Struct, frozen=True, kw_only=True):
-    """Where the person goes next. `state`: what the provider must return with the code.
+class StartSignInReply(Struct, frozen=True, kw_only=True):
+    """The address where the person signs in. The provider must return `state` with the code.
 
     In the flow `device`, the person enters `user_code` at `authorization_url`, or opens `complete_url`.
     """
@@ -101,7 +101,7 @@ class StartedSignIn(Struct, frozen=True, kw_only=True):
     interval_s: int = 0
 
 
-class SignedIn(Struct, frozen=True, kw_only=True):
+class SignInReply(Struct, frozen=True, kw_only=True):
     """A token for the person. `renewal` is "" if the provider gave nothing to renew it with."""
 
     token: str

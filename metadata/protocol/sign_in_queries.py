@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from metadata.model.providers import Identity
+from metadata.model.providers import PersonIdentity
 from metadata.model.records import Caller, UserRecord
 from metadata.protocol.query_root import Query
 from runtime.bounds import Text
@@ -18,7 +18,7 @@ class FindProvider(Query, frozen=True, kw_only=True, tag="find_provider"):
 class MatchIdentity(Query, frozen=True, kw_only=True, tag="match_identity"):
     """For members only: the KnownIdentity."""
 
-    identity: Identity
+    identity: PersonIdentity
 
 
 class FindProviderOfUser(Query, frozen=True, kw_only=True, tag="find_provider_of_user"):

@@ -325,7 +325,7 @@ class ProviderStep(Struct, frozen=True, kw_only=True):
 
 
 class StartedSignIn(Secret, frozen=True, kw_only=True):
-    """Where the person signs in."""
+    """A sign-in that has begun, and the page at which the person signs in."""
 
     authorization_url: str  # The provider's page, which the person opens.
     attempt: str  # The sign-in that was begun, sealed: the client keeps it until it is finished.

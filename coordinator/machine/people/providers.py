@@ -1,4 +1,4 @@
-"""Identity providers, and the people who sign in with them.
+"""PersonIdentity providers, and the people who sign in with them.
 
 A person is an issuer and a subject, which never changes hands, and becomes a user of its own: no name that a
 provider tells leads to a user that was there before. A provider gives groups and the role `admin`, and takes
@@ -16,7 +16,7 @@ from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.people import groups
 from metadata.model.providers import (
     PROVIDERS_MAX,
-    Identity,
+    PersonIdentity,
     Provider,
     ProviderName,
     ProviderRecord,
@@ -31,7 +31,7 @@ _settings = msgspec.json.Decoder(Provider).decode
 
 
 class KnownPerson(msgspec.Struct, frozen=True):
-    """What is recorded of a person."""
+    """The record of a person: the user, and what the provider gave at the last sign-in."""
 
     user_id: str
     provider: str
@@ -99,14 +99,14 @@ def names(db: sqlite3.Connection) -> list[ProviderName]:
     return [ProviderName(each.name, each.label) for each in (_settings(row[0]) for row in rows)]
 
 
-def sealed(db: sqlite3.Connection, name: str) -> tuple[Provider, bytes, bytes] | None:
+def find_sealed(db: sqlite3.Connection, name: str) -> tuple[Provider, bytes, bytes] | None:
     """Return a provider with the sealed secrets of its clients, None for an unknown one."""
     row = _row(db, name)
     return None if row is None else (_settings(row[0]), row[1], row[2])
 
 
 def groups_of_others(
-    db: sqlite3.Connection, user_id: str, identity: Identity, known: KnownPerson | None
+    db: sqlite3.Connection, user_id: str, identity: PersonIdentity, known: KnownPerson | None
 ) -> tuple[list[str], list[str]]:
     """Return the groups that administrators give to a user, and those of other providers."""
     own = (identity.provider, known.provider if known else "")
@@ -118,7 +118,8 @@ def groups_of_others(
     return groups.local_and_given(db, user_id)[0], [name for (name,) in rows]
 
 
-def record(change: Change, identity: Identity, user_id: str, *, gave_admin: bool) -> None:
+def record(change: Change, identity: PersonIdentity, user_id: str, *, gave_admin: bool) -> None:
+    """Record who a person is, and what the provider gives at this sign-in."""
     change.db.execute(
         "INSERT INTO identities (issuer, subject, user_id, provider, gave_admin, allowed, created_at_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (issuer, subject) DO UPDATE SET"
@@ -135,12 +136,14 @@ def record(change: Change, identity: Identity, user_id: str, *, gave_admin: bool
     )
 
 
-def find_identity(db: sqlite3.Connection, identity: Identity) -> KnownPerson | None:
+def find_identity(db: sqlite3.Connection, identity: PersonIdentity) -> KnownPerson | None:
+    """Return what is recorded of a person, None for a new one."""
     row = db.execute(_IDENTITY, (identity.issuer, identity.subject)).fetchone()
     return None if row is None else KnownPerson(row[0], row[1], bool(row[2]), bool(row[3]))
 
 
-def require_configured(db: sqlite3.Connection, identity: Identity) -> None:
+def require_configured(db: sqlite3.Connection, identity: PersonIdentity) -> None:
+    """Raise Conflict unless the provider still has the issuer that the identity is of."""
     row = db.execute("SELECT issuer FROM providers WHERE name = ?", (identity.provider,)).fetchone()
     if row is None or row[0] != identity.issuer:
         raise Conflict("This provider was removed or changed meanwhile.")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from metadata.model.providers import Identity, Provider
+from metadata.model.providers import PersonIdentity, Provider
 from metadata.model.records import Caller
 from metadata.model.rules import PROVIDERS_SIGN_IN
 from metadata.protocol.commands.root import NODES, Command
@@ -44,5 +44,5 @@ class AdmitIdentity(Command, frozen=True, kw_only=True, tag="admit_identity"):
     """
 
     since = PROVIDERS_SIGN_IN
-    identity: Identity
+    identity: PersonIdentity
     user_id: Text

@@ -17,8 +17,8 @@ from ca.idtoken import (
     ID_TOKEN_CHARS_MAX,
     KEYS_MAX,
     LEEWAY_S,
-    BadIdToken,
     Expected,
+    InvalidIdToken,
     UnknownSigner,
     usable_keys,
     verify_id_token,
@@ -71,7 +71,7 @@ def signed(
 
 
 def reason(token: Any, keys: Any = KEYS, expected: Expected = EXPECTED) -> str:
-    with pytest.raises(BadIdToken) as raised:
+    with pytest.raises(InvalidIdToken) as raised:
         verify_id_token(token, keys, expected)
     assert raised.value.details == "A valid credential is required."
     return raised.value.reason
@@ -189,7 +189,7 @@ def test_key_serves_algorithms_of_its_own_kind_only() -> None:
 def test_replaced_key_is_asked_for_and_a_wrong_signature_is_not() -> None:
     with pytest.raises(UnknownSigner):
         verify_id_token(signed(kid="new"), KEYS, EXPECTED)
-    with pytest.raises(BadIdToken) as raised:
+    with pytest.raises(InvalidIdToken) as raised:
         verify_id_token(signed(OTHER_RSA_KEY), KEYS, EXPECTED)
     assert not isinstance(raised.value, UnknownSigner)
 
@@ -250,6 +250,6 @@ def test_no_altered_character_is_believed(at: int, code: int) -> None:
     altered = token[:at] + chr(code) + token[at + 1 :]
     try:
         claims = verify_id_token(altered, KEYS, EXPECTED)
-    except BadIdToken:
+    except InvalidIdToken:
         return
     assert claims == CLAIMS  # the unused bits of the last character of a part

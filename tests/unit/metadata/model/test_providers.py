@@ -11,11 +11,11 @@ from ca.errors import InvalidRequest
 from ca.usertoken import check_names, check_user_id
 from metadata.model.providers import (
     Provider,
+    candidate_names,
     check_provider,
     check_provider_url,
     groups_in,
     identity_in,
-    numbered,
     user_name,
 )
 
@@ -126,7 +126,7 @@ def test_whatever_a_provider_tells_becomes_valid_names(name: str, groups: list[s
         identity = identity_in(UNI, {"sub": "7f3a", "preferred_username": name, "groups": groups})
     except InvalidRequest:
         return
-    for user_id in numbered(identity.name):
+    for user_id in candidate_names(identity.name):
         check_user_id(user_id)
     check_names(identity.groups, "groups")
     assert identity.name.startswith("uni:")

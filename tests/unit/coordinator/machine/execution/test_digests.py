@@ -17,7 +17,7 @@ from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.state_store import Store
 from metadata.model.later_fields import LATER, later_of
-from metadata.model.providers import Identity, Provider
+from metadata.model.providers import PersonIdentity, Provider
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PROJECT_FILE, VM, Manifest
 from metadata.model.rules import RULES
 from metadata.protocol import commands
@@ -86,7 +86,7 @@ def rich_state(path: Path) -> State:
     state.apply_entry(membership(state.log_index + 1, coordinator("c1"), coordinator("c2", role="learner")))
     provider = Provider(name="uni", label="Uni", issuer="https://uni.example", client_id="c")
     state.done(commands.PutProvider(caller=ADMIN, provider=provider, secret=b"sealed", command_secret=b""))
-    person = Identity(
+    person = PersonIdentity(
         provider="uni",
         issuer="https://uni.example",
         subject="7f3a",

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound, Unauthorized, Unavailable
-from coordinator.sign_in import sign_ins
+from coordinator.sign_in import flows
 from metadata.model.providers import Provider, ProviderRecord
 from metadata.model.records import Caller, UserRecord
 from metadata.protocol.calls import AnyCall, ProposeCall, ReadCall, RenewTokenCall
@@ -24,9 +24,9 @@ from metadata.protocol.sign_in_calls import (
     FinishSignInCall,
     PutProviderCall,
     RenewSignInCall,
-    SignedIn,
-    StartedSignIn,
+    SignInReply,
     StartSignInCall,
+    StartSignInReply,
     TestProviderCall,
     TestStep,
 )
@@ -82,12 +82,12 @@ class World:
         provider = Provider(**(fields | changes))
         return await self.told(PutProviderCall(self.admin, provider, secret, None), ProviderRecord)
 
-    async def start(self) -> StartedSignIn:
-        started = await self.told(StartSignInCall("uni", "console", BACK), StartedSignIn)
+    async def start(self) -> StartSignInReply:
+        started = await self.told(StartSignInCall("uni", "console", BACK), StartSignInReply)
         self.provider.note(started.authorization_url)
         return started
 
-    def finishing(self, started: StartedSignIn, **changes: str) -> FinishSignInCall:
+    def finishing(self, started: StartSignInReply, **changes: str) -> FinishSignInCall:
         values = {
             "provider": "uni",
             "attempt": started.attempt,
@@ -97,16 +97,16 @@ class World:
         } | changes
         return FinishSignInCall(**values)
 
-    async def sign_in(self) -> SignedIn:
-        return await self.told(self.finishing(await self.start()), SignedIn)
+    async def sign_in(self) -> SignInReply:
+        return await self.told(self.finishing(await self.start()), SignInReply)
 
-    async def renew(self, signed_in: SignedIn) -> SignedIn:
-        return await self.told(RenewSignInCall("uni", signed_in.renewal), SignedIn)
+    async def renew(self, signed_in: SignInReply) -> SignInReply:
+        return await self.told(RenewSignInCall("uni", signed_in.renewal), SignInReply)
 
     async def user(self, user_id: str) -> UserRecord:
         return await self.told(ReadCall(FindUser(caller=self.admin, user_id=user_id)), UserRecord)
 
-    async def status_of(self, signed_in: SignedIn) -> str:
+    async def status_of(self, signed_in: SignInReply) -> str:
         """Whether the token is valid: "" if so."""
         claims = self.leader.member.view().user_token_keys
         assert claims
@@ -165,7 +165,7 @@ async def test_request_has_pkce_nonce_state_and_the_own_redirect(world: World) -
         assert len(query[name]) >= 43
         assert query[name] != again[name]
     world.provider.nonce = query["nonce"]
-    await world.told(world.finishing(started), SignedIn)
+    await world.told(world.finishing(started), SignInReply)
     (form,) = world.provider.forms
     assert form["redirect_uri"] == BACK
     digest = hashlib.sha256(form["code_verifier"].encode()).digest()
@@ -251,7 +251,7 @@ async def test_altered_attempt_and_a_renewal_in_its_place_are_rejected(world: Wo
 
 
 async def test_late_answer_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_ins, "ATTEMPT_MS", 0)
+    monkeypatch.setattr(flows, "ATTEMPT_MS", 0)
     assert (await world.refused(world.finishing(await world.start())))[0] == Gone.code
 
 

@@ -21,16 +21,16 @@ import msgspec
 import uuid_utils
 
 from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound, Unauthorized
-from ca.idtoken import BadIdToken, Expected
+from ca.idtoken import Expected, InvalidIdToken
 from ca.keys import WrongClusterKey
 from coordinator.admin.authority import SigningAuthority
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.rpc.server import Refused
 from coordinator.sign_in.examination import examine
 from coordinator.sign_in.provider_client import DEVICE_GRANT, ProviderClient, Tokens
-from coordinator.sign_in.sealing import Attempt, Renewal, seal, unseal
+from coordinator.sign_in.sealing import SealedAttempt, SealedRenewal, seal, unseal
 from coordinator.storage.state_store import Store
-from metadata.model.providers import Identity, Provider, check_provider, identity_in
+from metadata.model.providers import PersonIdentity, Provider, check_provider, identity_in
 from metadata.model.records import Caller, UserRecord
 from metadata.model.rules import PROVIDERS_SIGN_IN, require
 from metadata.protocol.calls import MintReply
@@ -41,10 +41,10 @@ from metadata.protocol.sign_in_calls import (
     FinishSignInCall,
     PutProviderCall,
     RenewSignInCall,
-    SignedIn,
     SignInCall,
-    StartedSignIn,
+    SignInReply,
     StartSignInCall,
+    StartSignInReply,
     TestProviderCall,
 )
 from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
@@ -52,7 +52,7 @@ from runtime.bounds import LABEL_CHARS_MAX
 
 ATTEMPT_MS: Final = 600_000  # for a person at the provider's page
 AT_ONCE_MAX: Final = 32  # requests to providers; more wait, within their deadline
-REMEMBERED_S: Final = 60.0  # an answer that was lost is had again: some providers give each once
+REMEMBERED_S: Final = 60.0  # repeats an answer that was lost: some providers give each once
 REMEMBERED_MAX: Final = 1024
 _DEVICE_SECONDS_MAX: Final = 1800
 _DEVICE_INTERVAL_S: Final = 5  # RFC 8628, 3.2
@@ -63,7 +63,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class StateAccess:
     """How the leader reads and changes the state, which raise Refused, and verifies a caller."""
 
     read: Callable[[AnyQuery], Awaitable[bytes]]
@@ -71,7 +71,7 @@ class Cluster:
     verify: Callable[[Caller], Caller]
 
 
-class SignIns:
+class SignInFlows:
     """Answers the calls of `metadata.protocol.sign_in_calls`. The caller has made sure that it leads."""
 
     def __init__(
@@ -91,38 +91,38 @@ class SignIns:
         self._clients: dict[str, tuple[tuple[Provider, bytes, bytes], ProviderClient]] = {}
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._renewing: dict[bytes, asyncio.Lock] = {}
-        self._renewed: OrderedDict[bytes, tuple[SignedIn, float]] = OrderedDict()
+        self._renewed: OrderedDict[bytes, tuple[SignInReply, float]] = OrderedDict()
 
-    async def answer(self, call: SignInCall, cluster: Cluster) -> bytes:
+    async def answer(self, call: SignInCall, state: StateAccess) -> bytes:
         """Return the answer in MessagePack. Raises Refused, and a FilestoreError."""
         require(PROVIDERS_SIGN_IN, self._store.rules())
         if isinstance(call, PutProviderCall):
-            return await self._put(call, cluster)
+            return await self._put(call, state)
         async with self._at_once:
             match call:
                 case TestProviderCall():
-                    await cluster.read(CheckAdmin(caller=call.caller))
+                    await state.read(CheckAdmin(caller=call.caller))
                     return _encode(await examine(await self._client(call.name, is_new=True)))
                 case StartSignInCall():
                     return _encode(await self._start(call))
                 case FinishSignInCall():
-                    return _encode(await self._finish(call, cluster))
+                    return _encode(await self._finish(call, state))
                 case RenewSignInCall():
-                    return _encode(await self._renew(call, cluster))
+                    return _encode(await self._renew(call, state))
                 case EndSignInCall():
                     return _encode(await self._end(call))
 
-    async def _put(self, call: PutProviderCall, cluster: Cluster) -> bytes:
-        await cluster.read(CheckAdmin(caller=call.caller))
+    async def _put(self, call: PutProviderCall, state: StateAccess) -> bytes:
+        await state.read(CheckAdmin(caller=call.caller))
         provider = call.provider
         check_provider(provider, is_development=self._is_development())
         command = PutProvider(
-            caller=cluster.verify(call.caller),
+            caller=state.verify(call.caller),
             provider=provider,
             secret=self._sealed(provider, call.secret, is_command=False),
             command_secret=self._sealed(provider, call.command_secret, is_command=True),
         )
-        return await cluster.change(command)
+        return await state.change(command)
 
     def _sealed(self, provider: Provider, secret: str | None, *, is_command: bool) -> bytes:
         """Return a new secret sealed, or the present one, which stays with its issuer and client.
@@ -164,10 +164,10 @@ class SignIns:
         purpose = provider.purpose(is_command=is_command)
         return self._authority.unseal(sealed, purpose=purpose).decode() if sealed else ""
 
-    async def _start(self, call: StartSignInCall) -> StartedSignIn:
+    async def _start(self, call: StartSignInCall) -> StartSignInReply:
         client = await self._client(call.provider)
         provider = client.provider
-        attempt = Attempt(
+        attempt = SealedAttempt(
             provider=provider.name,
             issuer=provider.issuer,
             client_id=provider.client(is_command=call.flow != "console"),
@@ -194,14 +194,14 @@ class SignIns:
             "code_challenge_method": "S256",
         }
         joint = "&" if urlsplit(endpoint).query else "?"
-        return StartedSignIn(
+        return StartSignInReply(
             authorization_url=f"{endpoint}{joint}{urlencode(query)}",
             attempt=seal(self._authority, attempt),
             state=attempt.state,
             expires_at_ms=attempt.expires_at_ms,
         )
 
-    async def _start_device(self, client: ProviderClient, attempt: Attempt) -> StartedSignIn:
+    async def _start_device(self, client: ProviderClient, attempt: SealedAttempt) -> StartSignInReply:
         answer = await client.start_device(attempt.client_id, " ".join(client.provider.scopes))
         life_s = min(_whole(answer.fields.get("expires_in"), ATTEMPT_MS // 1000), _DEVICE_SECONDS_MAX)
         begun = msgspec.structs.replace(
@@ -210,7 +210,7 @@ class SignIns:
             redirect_uri="",
             expires_at_ms=self._clocks.now_ms() + life_s * 1000,
         )
-        return StartedSignIn(
+        return StartSignInReply(
             authorization_url=answer.text("verification_uri"),
             attempt=seal(self._authority, begun),
             state=begun.state,
@@ -220,12 +220,12 @@ class SignIns:
             interval_s=_whole(answer.fields.get("interval"), _DEVICE_INTERVAL_S),
         )
 
-    async def _finish(self, call: FinishSignInCall, cluster: Cluster) -> SignedIn | None:
+    async def _finish(self, call: FinishSignInCall, state: StateAccess) -> SignInReply | None:
         """Return the token, None while a device is not confirmed.
 
         Raises Forbidden for everything that is wrong with the sign-in, Gone for a late one.
         """
-        attempt = unseal(self._authority, call.attempt, Attempt)
+        attempt = unseal(self._authority, call.attempt, SealedAttempt)
         client = await self._client(call.provider)
         if (attempt.provider, attempt.issuer) != (call.provider, client.provider.issuer):
             raise Forbidden("This sign-in was begun with another provider.")
@@ -239,8 +239,8 @@ class SignIns:
             return None
         nonce = None if attempt.device_code else attempt.nonce
         claims = await self._claims(client, attempt.client_id, tokens, nonce=nonce)
-        user = await self._admitted(identity_in(client.provider, claims), cluster)
-        renewal = Renewal(
+        user = await self._admitted(identity_in(client.provider, claims), state)
+        renewal = SealedRenewal(
             provider=client.provider.name,
             issuer=client.provider.issuer,
             client_id=attempt.client_id,
@@ -252,7 +252,7 @@ class SignIns:
         )
         return await self._signed_in(client.provider, user, renewal, attempt.label)
 
-    async def _renew(self, call: RenewSignInCall, cluster: Cluster) -> SignedIn:
+    async def _renew(self, call: RenewSignInCall, state: StateAccess) -> SignInReply:
         """Return another token. The same renewal once more gets the same answer for a while."""
         digest = hashlib.sha256(call.renewal.encode()).digest()
         lock = self._renewing.setdefault(digest, asyncio.Lock())
@@ -263,7 +263,7 @@ class SignIns:
                     self._renewed.popitem(last=False)
                 if digest in self._renewed:
                     return self._renewed[digest][0]
-                found = await self._renewed_now(call, cluster)
+                found = await self._renewed_now(call, state)
                 self._renewed[digest] = found, now_s + REMEMBERED_S
                 if len(self._renewed) > REMEMBERED_MAX:
                     self._renewed.popitem(last=False)
@@ -272,8 +272,8 @@ class SignIns:
             if not lock.locked():
                 self._renewing.pop(digest, None)
 
-    async def _renewed_now(self, call: RenewSignInCall, cluster: Cluster) -> SignedIn:
-        renewal = unseal(self._authority, call.renewal, Renewal)
+    async def _renewed_now(self, call: RenewSignInCall, state: StateAccess) -> SignInReply:
+        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         client = await self._client(call.provider)
         if (renewal.provider, renewal.issuer) != (call.provider, client.provider.issuer):
             raise Forbidden("This provider has changed. Sign in again.")
@@ -282,7 +282,7 @@ class SignIns:
         if tokens is None:
             raise Forbidden("The provider does not renew this session.")
         claims = await self._claims(client, renewal.client_id, tokens, subject=renewal.subject)
-        user = await self._admitted(identity_in(client.provider, claims), cluster)
+        user = await self._admitted(identity_in(client.provider, claims), state)
         if (user.user_id, user.generation) != (renewal.user_id, renewal.generation):
             raise Forbidden("The tokens of this user were revoked. Sign in again.")
         kept = tokens.refresh_token or renewal.refresh_token  # RFC 6749, section 6: it may stay the same
@@ -290,7 +290,7 @@ class SignIns:
         return await self._signed_in(client.provider, user, renewed)
 
     async def _end(self, call: EndSignInCall) -> str:
-        renewal = unseal(self._authority, call.renewal, Renewal)
+        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         client = await self._client(call.provider)
         if (renewal.provider, renewal.issuer) == (call.provider, client.provider.issuer):
             await client.revoke(renewal.client_id, renewal.refresh_token)
@@ -305,7 +305,7 @@ class SignIns:
         nonce: str | None = None,
         subject: str = "",
     ) -> Mapping[str, object]:
-        """Return what the provider says of the person, from the ID token and, if need be, beside it.
+        """Return what the provider says of the person, from the ID token and, if that is not enough, from its userinfo endpoint.
 
         `subject`: who it must be, at a renewal: that may come without an ID token (Core 1.0, 12.2). Raises
         Forbidden, ProviderUnavailable.
@@ -314,8 +314,8 @@ class SignIns:
         if tokens.id_token or not subject:
             expected = Expected(client.provider.issuer, client_id, nonce, self._clocks.now_ms() / 1000)
             try:
-                claims = await client.verified(tokens.id_token, expected)
-            except BadIdToken as error:
+                claims = await client.verify(tokens.id_token, expected)
+            except InvalidIdToken as error:
                 raise Forbidden(
                     f"The ID token of the provider was rejected: it is {error.reason}."
                 ) from error
@@ -326,7 +326,7 @@ class SignIns:
             return claims
         return {**await client.userinfo(tokens.access_token, str(claims["sub"])), **claims}
 
-    async def _admitted(self, identity: Identity, cluster: Cluster) -> UserRecord:
+    async def _admitted(self, identity: PersonIdentity, state: StateAccess) -> UserRecord:
         """Return the user of a person who may sign in; what the provider gives is recorded.
 
         Raises Forbidden for one who may not, whose tokens have then ended.
@@ -335,7 +335,7 @@ class SignIns:
             "You are in no group that may sign in here. Ask an administrator which groups may."
         )
         for is_last in (False, True):
-            answer = await cluster.read(MatchIdentity(identity=identity))
+            answer = await state.read(MatchIdentity(identity=identity))
             known = msgspec.msgpack.decode(answer, type=KnownIdentity)
             if not identity.is_allowed and (known.user is None or known.is_recorded):
                 raise refused
@@ -343,7 +343,7 @@ class SignIns:
                 return known.user
             user_id = known.user.user_id if known.user is not None else ""
             try:
-                reply = await cluster.change(AdmitIdentity(identity=identity, user_id=user_id))
+                reply = await state.change(AdmitIdentity(identity=identity, user_id=user_id))
             except Refused as error:
                 if error.code == Conflict.code and not is_last:
                     continue  # the same person signed in at the same moment
@@ -354,8 +354,8 @@ class SignIns:
         raise AssertionError("unreachable")
 
     async def _signed_in(
-        self, provider: Provider, user: UserRecord, renewal: Renewal, label: str = ""
-    ) -> SignedIn:
+        self, provider: Provider, user: UserRecord, renewal: SealedRenewal, label: str = ""
+    ) -> SignInReply:
         try:
             minted = await self._issue(user, provider.token_seconds, label, renewal.session_id)
         except Refused as error:
@@ -363,7 +363,7 @@ class SignIns:
                 raise Forbidden("This session was ended. Sign in again.") from error
             raise
         now_ms = self._clocks.now_ms()
-        return SignedIn(
+        return SignInReply(
             token=minted.token,
             user_id=minted.user_id,
             expires_at_ms=minted.expires_at_ms,
@@ -374,7 +374,7 @@ class SignIns:
         )
 
 
-def _grant(attempt: Attempt, code: str) -> Mapping[str, str]:
+def _grant(attempt: SealedAttempt, code: str) -> Mapping[str, str]:
     """Return the form for the token endpoint. Raises InvalidRequest without a code."""
     if attempt.device_code:
         return {"grant_type": DEVICE_GRANT, "device_code": attempt.device_code}
