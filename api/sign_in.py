@@ -233,7 +233,7 @@ async def renew(request: web.Request) -> web.Response:
     credential="none",
 )
 async def end(request: web.Request) -> web.Response:
-    """End a sign-in: the provider revokes its refresh token, so that nothing renews the token. No credential."""
+    """End a sign-in: the provider revokes the refresh token, and no token is renewed. No credential."""
     request.app[API].rates.sign_ins.take(client_address(request))
     body = await read_json(request, RenewSignInBody)
     call = calls.EndSignInCall(request.match_info["provider"], body.renewal)

@@ -1,8 +1,8 @@
 """ID tokens of identity providers, verified by the provider's keys.
 
-The rules are those of OpenID Connect Core 1.0, section 3.1.3.7. One function, which has everything as arguments: the token, the keys, what is expected, the time. Algorithms
-come from a list, keys only from the given set, and a key serves only algorithms of its own kind, so that no
-public key is ever used as a shared secret (RFC 8725). No I/O here.
+The rules are in OpenID Connect Core 1.0, section 3.1.3.7. Everything is an argument: the token, the keys, the
+expected values, the time. Algorithms come from a list, and keys from the given set. A key serves only
+algorithms of its own kind, so that no public key is ever used as a shared secret (RFC 8725). No I/O here.
 """
 
 import hmac

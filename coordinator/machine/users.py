@@ -93,7 +93,7 @@ def delete(change: Change, command: DeleteUser) -> None:
     _end_parts(change, command.user_id)
     _end_what_it_was_given(change, command.user_id)
     groups_held.end_given(change, command.user_id)
-    # A later user of this name is somebody else.
+    # A later user of this name is another person.
     change.db.execute("DELETE FROM identities WHERE user_id = ?", (command.user_id,))
     change.db.execute(
         "UPDATE users SET deleted = 1, roles = '[]', groups = '[]', disabled = 0, updated_at_ms = ?"

@@ -305,9 +305,9 @@ class SignInFlows:
         nonce: str | None = None,
         subject: str = "",
     ) -> Mapping[str, object]:
-        """Return what the provider says of the person, from the ID token and, if that is not enough, from its userinfo endpoint.
+        """Return the claims about the person: in the ID token, else at the userinfo endpoint.
 
-        `subject`: who it must be, at a renewal: that may come without an ID token (Core 1.0, 12.2). Raises
+        `subject`: of the person at a renewal, which may come without an ID token (Core 1.0, 12.2). Raises
         Forbidden, ProviderUnavailable.
         """
         claims: Mapping[str, object] = {"sub": subject}

@@ -1,8 +1,8 @@
 """Attempts and renewals, which clients keep sealed between two calls. Apart from `flows`: only their form.
 
 So no coordinator remembers who is signing in, and another one may lead when the person returns. The seal is
-made with the cluster key (AES-256-GCM), with the purpose: an attempt is no renewal, nothing can be altered, and
-nothing of a provider can be read by its holder.
+made with the cluster key (AES-256-GCM) and the purpose: an attempt is no renewal, and its holder can neither
+read nor alter it.
 """
 
 import base64
