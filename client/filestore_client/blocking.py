@@ -86,17 +86,14 @@ class _OpenFile(io.RawIOBase, Generic[A]):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises RuntimeError in a process that was forked since."""
-        if self._is_of_parent():
-            work.close()
-            raise RuntimeError("this file was opened before the process was forked: open it again")
-        return self._loop.run(work)
+        if not self._is_of_parent():
+            return self._loop.run(work)
+        work.close()
+        raise RuntimeError("this file was opened before the process was forked: open it again")
 
     def _abandon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run it without waiting. In a forked process leave everything to the parent."""
-        if self._is_of_parent():
-            never_collect(self._inner)
-        else:
-            self._loop.abandon(work)
+        never_collect(self._inner) if self._is_of_parent() else self._loop.abandon(work)
 
     def _is_of_parent(self) -> bool:
         return self._pid != os.getpid()
@@ -449,9 +446,8 @@ class Client:
         token: str | os.PathLike[str] | Token,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
+        self._inner = inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
         self._loop = LoopThread(inner.__aenter__, functools.partial(inner.__aexit__, None, None, None))
-        self._inner = inner
         self.files = BlockingFiles(inner.files, self._loop)
         self.projects = BlockingProjects(inner.projects, self._loop)
         self.images = BlockingImages(inner.images, self._loop)
@@ -498,8 +494,5 @@ class Client:
         return self.users.whoami()
 
     def close(self) -> None:
-        """End the connections and the thread. Again is harmless.
-
-        A call that another thread still waits for raises RuntimeError.
-        """
+        """End the connections and the thread; a call that another thread waits for raises RuntimeError."""
         self._loop.close()
