@@ -225,8 +225,8 @@ class SignInFlows:
 
         Raises Forbidden for everything that is wrong with the sign-in, Gone for a late one.
         """
-        attempt = unseal(self._authority, call.attempt, SealedAttempt)
         client = await self._client(call.provider)
+        attempt = unseal(self._authority, call.attempt, SealedAttempt)
         if (attempt.provider, attempt.issuer) != (call.provider, client.provider.issuer):
             raise Forbidden("This sign-in was begun with another provider.")
         if self._clocks.now_ms() >= attempt.expires_at_ms:
@@ -273,8 +273,8 @@ class SignInFlows:
                 self._renewing.pop(digest, None)
 
     async def _renewed_now(self, call: RenewSignInCall, state: StateAccess) -> SignInReply:
-        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         client = await self._client(call.provider)
+        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         if (renewal.provider, renewal.issuer) != (call.provider, client.provider.issuer):
             raise Forbidden("This provider has changed. Sign in again.")
         form = {"grant_type": "refresh_token", "refresh_token": renewal.refresh_token}
@@ -290,8 +290,8 @@ class SignInFlows:
         return await self._signed_in(client.provider, user, renewed)
 
     async def _end(self, call: EndSignInCall) -> str:
-        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         client = await self._client(call.provider)
+        renewal = unseal(self._authority, call.renewal, SealedRenewal)
         if (renewal.provider, renewal.issuer) == (call.provider, client.provider.issuer):
             await client.revoke(renewal.client_id, renewal.refresh_token)
         return renewal.user_id

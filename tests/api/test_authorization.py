@@ -144,6 +144,16 @@ ROWS: Final = (
     Row("revoke_invitation", "admin role", 404),
     Row("list_invitations", "admin role", 200),
     Row("redeem_invitation", "nothing", 404, body={"token": "no-such-token"}),
+    # ---- sign-in
+    Row("list_providers", "nothing", 200),
+    Row("get_provider", "admin role", 404),
+    Row("put_provider", "admin role", 400),
+    Row("delete_provider", "admin role", 404),
+    Row("test_provider", "admin role", 404),
+    Row("start_sign_in", "nothing", 404, body={"flow": "device"}),
+    Row("finish_sign_in", "nothing", 404, body={"attempt": "a", "state": "s"}),
+    Row("renew_sign_in", "nothing", 404, body={"renewal": "r"}),
+    Row("end_sign_in", "nothing", 404, body={"renewal": "r"}),
     # ---- groups
     Row("list_groups", "admin role", 200),
     Row("get_group", "admin role", 404),
@@ -260,6 +270,7 @@ class Matrix:
         ids |= {"run_id": NOBODY, "perm_id": NOBODY, "token_id": "abcdefgh", "job_name": "snapshot"}
         ids |= {"bucket_uuid": DEFAULT_BUCKET, "token": "no-such-token", "file": "start.js"}
         ids["ticket"] = "no-such-ticket"
+        ids["provider"] = "no-such-provider"
         ids["unique"] = ids["group"] = ids["session_id"] = uuid.uuid4().hex
         if "{user_id}" in OPERATIONS[row.name].path + str(row.body) + row.query:
             ids["user_id"] = f"asked-{uuid.uuid4().hex[:12]}"
