@@ -146,6 +146,7 @@ class SignInFlows:
         """Return the client of a provider as it is configured now. Raises NotFound."""
         stored = self._store.sealed_provider(name)
         if stored is None:
+            self._clients.pop(name, None)
             raise NotFound("There is no such provider.")
         known = self._clients.get(name)
         if known is not None and known[0] == stored and not is_new:

@@ -24,7 +24,7 @@ Flow = Literal["console", "command", "device"]
 
 
 class _WithoutRepr(Struct, frozen=True):
-    """A call with a secret: it is shown as its name alone."""
+    """A message with a secret: it is shown as its name alone."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
@@ -86,7 +86,7 @@ class EndSignInCall(_WithoutRepr, frozen=True, tag="end_sign_in"):
     renewal: Sealed
 
 
-class StartSignInReply(Struct, frozen=True, kw_only=True):
+class StartSignInReply(_WithoutRepr, frozen=True, kw_only=True):
     """The address where the person signs in. The provider must return `state` with the code.
 
     In the flow `device`, the person enters `user_code` at `authorization_url`, or opens `complete_url`.
@@ -101,7 +101,7 @@ class StartSignInReply(Struct, frozen=True, kw_only=True):
     interval_s: int = 0
 
 
-class SignInReply(Struct, frozen=True, kw_only=True):
+class SignInReply(_WithoutRepr, frozen=True, kw_only=True):
     """A token for the person. `renewal` is "" if the provider gave nothing to renew it with."""
 
     token: str
