@@ -77,7 +77,7 @@ class SigningKey:
 class Claims:
     """The claims of a verified token. Roles and groups are those at the time of minting.
 
-    `session_id`: the first token of the session, from which this one was renewed; its own id for a first one.
+    `session_id`: the id of the first token of the session; renewed tokens name it.
     """
 
     subject: str
@@ -94,7 +94,7 @@ class Claims:
 class Ticket:
     """The claims of a verified ticket: its user, and the one file that it is for.
 
-    `session_id`: that of the token with which it was requested, "" in tickets of releases before 0.2.0.
+    `session_id`: the session of its user, "" in tickets of releases before 0.2.0.
     """
 
     subject: str

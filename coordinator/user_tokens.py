@@ -73,12 +73,11 @@ class UserTokens:
     ) -> MintReply:
         """Return a token of the user; 0 seconds mean 30 days, or the maximum.
 
-        `label`: what the session is of, for people. `session_id`: the session that gets another token, "" for
-        a new one.
+        `label`: a name of the session, for people. `session_id`: "" begins a new session.
 
-        Raises InvalidRequest for a longer life than the user's tokens may have, NotInForce for more than 30
-        days while older coordinators are among the members, Unauthorized for a session that was ended, and
-        Conflict for too many sessions.
+        Raises InvalidRequest for a longer life than the user's tokens may have. Raises NotInForce for more
+        than 30 days while older coordinators are among the members. Raises Unauthorized for a session that
+        was ended, Conflict for too many sessions.
         """
         ttl_seconds = ttl_seconds or min(TTL_SECONDS_MAX, self._longest(user))
         self._check_life(user, ttl_seconds)

@@ -1,4 +1,4 @@
-"""Bodies of `/api/v1/groups`."""
+"""Bodies of `/api/v1/groups`. Apart from those of users: a resource of its own."""
 
 from typing import Annotated
 

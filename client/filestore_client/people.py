@@ -1,4 +1,4 @@
-"""Groups of users, their sessions, and invitations."""
+"""Groups of users, their sessions, and invitations. Apart from `administration`, which is long."""
 
 from collections.abc import AsyncIterator, Sequence
 

@@ -20,7 +20,6 @@ from coordinator.machine import (
     damaged,
     expiry,
     files,
-    invitations,
     jobs,
     join_tokens,
     nodes,
@@ -40,7 +39,7 @@ from coordinator.machine.execution import digests, sessions
 from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
-from coordinator.machine.people import groups, providers, user_sessions
+from coordinator.machine.people import groups, invitations, providers, user_sessions
 from metadata.protocol import commands, queries, sign_in_queries
 from metadata.protocol.commands import Envelope, Reply
 
@@ -61,9 +60,9 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.RecordSession: user_sessions.record,
     commands.EndSession: user_sessions.end,
     commands.EndSessions: users.end_sessions,
-    commands.CreateInvitation: invitations.create,
+    commands.CreateInvitation: users.invite,
     commands.RevokeInvitation: invitations.revoke,
-    commands.RedeemInvitation: invitations.redeem,
+    commands.RedeemInvitation: users.redeem,
     commands.CreateBucket: buckets.create,
     commands.UpdateBucket: buckets.update,
     commands.DeleteBucket: buckets.delete,
@@ -139,7 +138,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListGroupPermissions: permissions.list_of_group,
     queries.ListSessions: user_sessions.list_page,
     queries.ListInvitations: invitations.list_page,
-    queries.CheckInvitation: invitations.check,
+    queries.CheckInvitation: users.check_invitation,
     queries.CheckAdmin: users.check_admin,
     queries.CheckNewFile: files.check,
     queries.CheckJoinToken: join_tokens.check,

@@ -16,10 +16,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from coordinator.machine import burials, cluster, files, invitations
+from coordinator.machine import burials, cluster, files
 from coordinator.machine.execution import states
 from coordinator.machine.execution.change import Change
-from coordinator.machine.people import user_sessions
+from coordinator.machine.people import invitations, user_sessions
 from metadata.model.jobs import Expired
 from metadata.model.records import BACKUP, PARTIAL
 from metadata.protocol.commands import EXPIRE_ROWS_MAX, Expire

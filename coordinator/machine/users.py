@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ca.errors import Conflict, Forbidden, NotFound, Unauthorized
+from ca.errors import Conflict, Forbidden, Gone, NotFound, Unauthorized
 from coordinator.machine import join_tokens, parts, public_tokens
 from coordinator.machine.execution.access import (
     GIVEN_GROUPS,
@@ -21,8 +21,9 @@ from coordinator.machine.execution.access import (
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from coordinator.machine.people import groups as groups_held
-from coordinator.machine.people import providers, user_sessions
+from coordinator.machine.people import invitations, providers, user_sessions
 from metadata.model import rules
+from metadata.model.listed_records import InvitationRecord
 from metadata.model.providers import candidate_names
 from metadata.model.records import (
     ADMIN_ROLE,
@@ -38,12 +39,21 @@ from metadata.model.records import (
 from metadata.protocol.commands import (
     AdmitIdentity,
     AdmitUser,
+    CreateInvitation,
     DeleteUser,
     EndSessions,
     PutUser,
+    RedeemInvitation,
     RevokeUser,
 )
-from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
+from metadata.protocol.queries import (
+    CheckAdmin,
+    CheckInvitation,
+    CheckPrincipal,
+    FindUser,
+    GetUser,
+    ListUsers,
+)
 from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
 
 # Deleted users have no roles.
@@ -76,6 +86,23 @@ def put(change: Change, command: PutUser) -> UserRecord:
     require_admin(change.users, command.caller)
     _check_own(command.caller, command.user_id, command.roles, disabled=bool(command.disabled))
     return _put(change, command.user_id, command.roles, command.groups, command.disabled)
+
+
+def invite(change: Change, command: CreateInvitation) -> InvitationRecord:
+    """Make a link for the user, who is created or updated as by `admit`. Admin only. Raises as `admit`."""
+    invitations.check_new(change, command.secret_sha256)
+    admission = AdmitUser(
+        caller=command.caller, user_id=command.user_id, roles=command.roles, groups=command.groups
+    )
+    admit(change, admission)
+    return invitations.store(change, command)
+
+
+def redeem(change: Change, command: RedeemInvitation) -> UserRecord:
+    """Use up the link, and return its user, who gets a token. Raises NotFound, Gone."""
+    user = _user_of_link(change, command.secret_sha256)
+    invitations.use(change, user.user_id)
+    return user
 
 
 def delete(change: Change, command: DeleteUser) -> None:
@@ -185,10 +212,9 @@ def find(question: Question, query: FindUser) -> UserRecord:
     return _require(question, query.user_id)
 
 
-def find_enabled(scope: Change | Question, user_id: str) -> UserRecord | None:
-    """Return the user, None if it does not exist or is disabled."""
-    user = _find(scope, user_id)
-    return None if user is None or user.disabled else user
+def check_invitation(question: Question, query: CheckInvitation) -> UserRecord:
+    """Return the user whom the link admits now. Raises NotFound, Gone."""
+    return _user_of_link(question, query.secret_sha256)
 
 
 def check_principal(question: Question, query: CheckPrincipal) -> None:
@@ -271,7 +297,7 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     groups_held.withdraw_all(change, principal("user", user_id))
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
-    change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
+    invitations.end(change, user_id)
     _end_tokens(change, user_id)
 
 
@@ -330,7 +356,7 @@ def _put(
     if disabled is not None:
         _store(change, user_id, "disabled", int(disabled))
     if disabled:
-        change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
+        invitations.end(change, user_id)
         _end_parts(change, user_id)
     change.users.forget(user_id)
     return _require(change, user_id)
@@ -341,6 +367,13 @@ def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
     change.db.execute(
         f"UPDATE users SET {column} = ?, updated_at_ms = ? WHERE user_id = ?", (value, change.at_ms, user_id)
     )
+
+
+def _user_of_link(scope: Change | Question, secret_sha256: str) -> UserRecord:
+    user = _find(scope, invitations.user_of(scope, secret_sha256))
+    if user is None or user.disabled:
+        raise Gone("This invitation has ended.")
+    return user
 
 
 def _require(scope: Change | Question, user_id: str) -> UserRecord:

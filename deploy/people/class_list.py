@@ -67,7 +67,7 @@ def people_in(data: bytes) -> list[Person]:
     if len(people) > PEOPLE_MAX:
         raise WrongList([f"{len(people)} people, and at most {PEOPLE_MAX} are imported at once"])
     if not people:
-        raise WrongList(["there is nobody below the names of the columns"])
+        raise WrongList(["there are no people below the names of the columns"])
     _check_repeats(people, faults)
     if faults.found:
         raise WrongList(sorted(faults.found, key=lambda each: int(each[5 : each.index(":")])))
@@ -116,9 +116,7 @@ def _columns(line: int, header: Sequence[str]) -> list[str]:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or "name" not in names:
         what = f"there is a column {unknown[0]!r}" if unknown else "there is no column 'name'"
-        raise WrongList(
-            [f"line {line}: {what}; the columns are {', '.join(COLUMNS)}, of which name is required"]
-        )
+        raise WrongList([f"line {line}: {what}; the columns are {', '.join(COLUMNS)}, and name is required"])
     if len(set(names)) < len(names):
         raise WrongList([f"line {line}: a column appears twice"])
     return names

@@ -94,7 +94,7 @@ def add(
     async def work(client: AsyncClient) -> tuple[Group, list[str]]:
         if description is not None or not users:
             await client.groups.put(name, description=description)
-        added = [each async for each in _added(client, name, users)]
+        added = [each async for each in _add_all(client, name, users)]
         return await client.groups.get(name), added
 
     found, added = connection.run(work)
@@ -138,7 +138,7 @@ def delete(connection: Connection, name: str) -> None:
     click.echo(f"{name} is deleted, with its permissions.")
 
 
-async def _added(client: AsyncClient, name: str, users: Sequence[str]) -> AsyncIterator[str]:
+async def _add_all(client: AsyncClient, name: str, users: Sequence[str]) -> AsyncIterator[str]:
     for start in range(0, len(users), ADDED_AT_ONCE):
         for user in await client.groups.add(name, users[start : start + ADDED_AT_ONCE]):
             yield user

@@ -1,6 +1,6 @@
 """`filestore user import`: a class of people from a CSV file, with a link or a token for each.
 
-What is already there is not done again, so that the same command goes on after an interruption.
+The command skips users, groups and links that exist, so a repeated call resumes after an interruption.
 """
 
 import csv
@@ -32,7 +32,7 @@ _HEADER: Final = ("name", "mail", "label", "secret", "expires_at")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done for a person. `why_not`: why a known user gets no link or token."""
+    """The work for one person. `why_not`: the reason for which a known user gets no link or token."""
 
     person: Person
     is_new: bool
@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewSecret:
     """A link or token that was made for a person."""
 
     person: Person
@@ -93,19 +93,19 @@ def import_class(
     The first line of FILE.csv names its columns: name, and if you like groups (separated by spaces), mail and
     label, which only appear in the output. The whole file is checked before the first change.
 
-    Say the same again to go on after an interruption, or after lines were added: users keep their groups, and
-    nobody who is signed in, has an open link or a line in the output file gets another link.
+    Repeat the command to resume after an interruption, or after lines were added. Users keep their groups.
+    Users who are signed in, have an open link or a line in the output file get no other link.
     """
     people = _read(file)
     known_names = _names_in(output)
 
-    async def work(client: AsyncClient) -> list[Made]:
+    async def work(client: AsyncClient) -> list[NewSecret]:
         plan = await _plan(client, people, known_names, give)
         if dry_run:
             _show(plan, give, as_json=as_json)
             return []
         await _join(client, plan)
-        made: list[Made] = []
+        made: list[NewSecret] = []
         async for each in _give(client, plan, give, ttl_seconds):
             if output is not None:
                 _append(output, each)
@@ -188,7 +188,7 @@ async def _join(client: AsyncClient, plan: Iterable[Step]) -> None:
 
 async def _give(
     client: AsyncClient, plan: Iterable[Step], give: str, ttl_seconds: int | None
-) -> AsyncIterator[Made]:
+) -> AsyncIterator[NewSecret]:
     """Create the new users, and yield what each person gets."""
     for step in plan:
         name = step.person.name
@@ -198,10 +198,10 @@ async def _give(
                 await client.users.put(name, groups=groups)
         elif give == TOKENS:
             minted = await client.users.mint_token(name, groups=groups, ttl_seconds=ttl_seconds or 7 * 86_400)
-            yield Made(step.person, minted.token, minted.expires_at)
+            yield NewSecret(step.person, minted.token, minted.expires_at)
         else:
             link = await client.invitations.create(name, groups=groups, ttl_seconds=ttl_seconds)
-            yield Made(step.person, link.url, link.expires_at)
+            yield NewSecret(step.person, link.url, link.expires_at)
 
 
 def _names_in(output: Path | None) -> frozenset[str]:
@@ -218,7 +218,7 @@ def _names_in(output: Path | None) -> frozenset[str]:
     return frozenset(row[0] for row in rows[1:] if row)
 
 
-def _append(output: Path, made: Made) -> None:
+def _append(output: Path, made: NewSecret) -> None:
     """Add a line to the file of its user, and sync it: a link that is lost has to be made again."""
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
@@ -231,7 +231,7 @@ def _append(output: Path, made: Made) -> None:
         os.fsync(descriptor)
 
 
-def _print_line(made: Made, *, is_first: bool) -> None:
+def _print_line(made: NewSecret, *, is_first: bool) -> None:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     if is_first:
@@ -264,7 +264,7 @@ def _show(plan: Sequence[Step], give: str, *, as_json: bool) -> None:
 
 
 def _report(
-    plan: Sequence[Step], made: Sequence[Made], output: Path | None, give: str, *, as_json: bool
+    plan: Sequence[Step], made: Sequence[NewSecret], output: Path | None, give: str, *, as_json: bool
 ) -> None:
     if as_json:
         given = {each.person.name: each for each in made}

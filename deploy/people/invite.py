@@ -51,8 +51,8 @@ def invite(
     """Print a link with which a person gets a token. Admins only.
 
     The link opens the console, works once, and replaces an earlier link of the same user. Use it for a new
-    user, who is created, and for somebody who has lost the token. Who has the link gets the token: send it in
-    private. Old tokens stay valid; `filestore session end --all --user USER` ends them.
+    user, who is created, and for a user who has lost the token. The bearer of the link gets the token, so
+    send it in private. Old tokens stay valid; `filestore session end --all --user USER` ends them.
     """
 
     async def work(client: AsyncClient) -> Invitation:

@@ -1,4 +1,4 @@
-"""`filestore session`: where a user is signed in, and the end of that."""
+"""`filestore session`: the sessions of a user. Apart from `account`, which prints them as well."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,8 +25,8 @@ _user = click.option("--user", "user_id", default="", help="Sessions of this use
 def session() -> None:
     """Sessions, a token and its renewals each: ls, end.
 
-    A session begins with a token that somebody makes, or with an invitation, and has every token that is
-    renewed from it. Whether a token is in use is not recorded.
+    A session begins with a new token or an invitation, and has all tokens that are renewed from it. The
+    cluster does not record the use of a token.
     """
 
 

@@ -88,7 +88,7 @@ class GroupPage(Struct, frozen=True):
 
 
 class MemberRecord(Struct, frozen=True):
-    """A user in a group. `sources`: who has put it there: `local` for administrators, or providers."""
+    """A user in a group. `sources`: `local` for administrators, and names of providers."""
 
     user_id: str
     sources: list[str]
@@ -103,7 +103,7 @@ class MemberPage(Struct, frozen=True):
 
 
 class SessionRecord(Struct, frozen=True):
-    """A session of a user. `created_by`: who has made its first token. `renewed_at_ms`: its newest token."""
+    """A session of a user, with the maker of its first token, and the time of its newest one."""
 
     session_id: str
     label: str

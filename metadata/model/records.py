@@ -30,7 +30,7 @@ class Caller(Struct, frozen=True, array_like=True):
     """The user who makes a request. `token` proves it: a coordinator verifies and removes it.
 
     The state machine checks `generation` and `session`, and looks up the roles; the log and the database
-    never see a token. `session`: that of the token, "" if a member of an older release has sent it.
+    never see a token. `session` is "" if a member of an older release has sent the caller.
     """
 
     subject: Text

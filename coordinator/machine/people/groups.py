@@ -33,11 +33,14 @@ _LISTED = (
     f" (SELECT name, 1 AS member FROM ({_HELD}) UNION ALL SELECT group_name, 0 FROM groups)"
     " LEFT JOIN groups ON group_name = name {} GROUP BY name ORDER BY name LIMIT ? OFFSET ?"
 )
+_IS_LOCAL = "EXISTS (SELECT 1 FROM json_each(users.groups) held WHERE held.value = :group)"
+_SOURCES = (
+    "(SELECT json_group_array(source) FROM (SELECT source FROM group_members given"
+    " WHERE given.user_id = users.user_id AND given.group_name = :group ORDER BY source))"
+)
 _MEMBERS = (
-    "SELECT user_id, disabled, EXISTS (SELECT 1 FROM json_each(users.groups) held WHERE held.value = :group),"
-    " (SELECT json_group_array(source) FROM (SELECT source FROM group_members given"
-    " WHERE given.user_id = users.user_id AND given.group_name = :group ORDER BY source)),"
-    " deleted, sequence FROM users WHERE sequence >= :cursor ORDER BY sequence, user_id LIMIT :scanned"
+    f"SELECT user_id, disabled, {_IS_LOCAL}, {_SOURCES}, deleted, sequence FROM users"
+    " WHERE sequence >= :cursor ORDER BY sequence, user_id LIMIT :scanned"
 )
 _decode = msgspec.json.Decoder(list[str]).decode
 

@@ -16,7 +16,7 @@ from metadata.protocol.commands import EndSession, RecordSession
 from metadata.protocol.queries import ListSessions
 
 SESSIONS_MAX: Final = 1000  # of one user that have not expired
-KEPT_MS: Final = 3_600_000  # after its expiry: longer than the leeway of clocks by which a token is checked
+KEPT_MS: Final = 3_600_000  # after its expiry: longer than the leeway for clocks
 
 
 def record(change: Change, command: RecordSession) -> None:

@@ -53,7 +53,7 @@ def test_line_of_a_person_counts_the_lines_of_the_cells_before() -> None:
     [
         ("", "the file is empty"),
         ("\n\n", "the file is empty"),
-        ("name\n", "there is nobody"),
+        ("name\n", "there are no people"),
         ("ann,netlab\n", "line 1: there is a column 'ann'"),
         ("name,gruops\nann,x\n", "line 1: there is a column 'gruops'"),
         ("groups\nx\n", "line 1: there is no column 'name'"),

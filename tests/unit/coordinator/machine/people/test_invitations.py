@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine import invitations
+from coordinator.machine.people import invitations
 from metadata.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, put_user
 
