@@ -72,7 +72,7 @@ async def sign_in(client: AsyncClient, provider: str, *, by_code: bool) -> Signe
 async def _by_browser(client: AsyncClient, provider: str) -> SignedIn:
     """Open a browser, and finish with the code that returns to the loopback port."""
     path = f"/sign-in/{provider}"
-    async with _Loopback(path).listening() as loopback:
+    async with _Loopback(path).listen() as loopback:
         started = await client.providers.start(provider, "command", port=loopback.port)
         loopback.state = started.state
         url = started.authorization_url
@@ -123,7 +123,7 @@ class _Loopback:
         self.answer: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["_Loopback"]:
+    async def listen(self) -> AsyncIterator["_Loopback"]:
         """Listen until the end of the block."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
         self.port = server.sockets[0].getsockname()[1]

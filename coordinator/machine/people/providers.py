@@ -120,19 +120,15 @@ def groups_of_others(
 
 def record(change: Change, identity: PersonIdentity, user_id: str, *, gave_admin: bool) -> None:
     """Record who a person is, and what the provider gives at this sign-in."""
+    person = (identity.issuer, identity.subject)
     change.db.execute(
-        "INSERT INTO identities (issuer, subject, user_id, provider, gave_admin, allowed, created_at_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (issuer, subject) DO UPDATE SET"
-        " provider = excluded.provider, gave_admin = excluded.gave_admin, allowed = excluded.allowed",
-        (
-            identity.issuer,
-            identity.subject,
-            user_id,
-            identity.provider,
-            int(gave_admin),
-            int(identity.is_allowed),
-            change.at_ms,
-        ),
+        "INSERT OR IGNORE INTO identities (issuer, subject, user_id, provider, gave_admin, allowed,"
+        " created_at_ms) VALUES (?, ?, ?, '', 0, 0, ?)",
+        (*person, user_id, change.at_ms),
+    )
+    change.db.execute(
+        "UPDATE identities SET provider = ?, gave_admin = ?, allowed = ? WHERE issuer = ? AND subject = ?",
+        (identity.provider, int(gave_admin), int(identity.is_allowed), *person),
     )
 
 
