@@ -5,6 +5,7 @@ in a development cluster). No answer is believed before its caller has checked i
 received here is logged.
 """
 
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from runtime.wording import connection_trouble
 
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=4.0, sock_connect=2.0)
 ANSWER_BYTES_MAX: Final = 512 << 10  # a key set with certificates has some 20 KiB
+_BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")  # Debian, Fedora
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "filestore"}
 
 
@@ -107,21 +109,30 @@ def provider_context(ca_pem: str) -> ssl.SSLContext:
     Raises InvalidRequest for a text that holds no certificate.
     """
     try:
-        return ssl.create_default_context(cadata=ca_pem or None)
+        context = ssl.create_default_context(cadata=ca_pem or None)
     except (ssl.SSLError, ValueError) as error:
         raise InvalidRequest("ca_pem: certificates in PEM are required") from error
+    bundle = system_bundle()
+    if not ca_pem and os.environ.get("SSL_CERT_FILE") == os.devnull and bundle:
+        context.load_verify_locations(bundle)
+    return context
+
+
+def system_bundle() -> str:
+    """Return the file with the authorities that this machine trusts, "" if there is none.
+
+    The container and development clusters set SSL_CERT_FILE to /dev/null, so that no library loads them.
+    """
+    known = (ssl.get_default_verify_paths().openssl_cafile, *_BUNDLES)
+    return next((path for path in known if os.path.isfile(path)), "")  # noqa: PTH113 (texts)
 
 
 def _untrusted(host: str, error: Exception) -> str:
     """Say why a certificate is not trusted, and what authorities are."""
     why = getattr(error, "verify_message", "") or type(error).__name__
-    paths = ssl.get_default_verify_paths()
-    place = paths.cafile or paths.capath
+    place = system_bundle()
     known = f"this coordinator trusts those in {place}" if place else "this coordinator knows no authorities"
-    return (
-        f"The certificate of {host} is not trusted: {why}. Without --ca-file, {known} "
-        f"(the variable {paths.openssl_cafile_env} names another file)."
-    )
+    return f"The certificate of {host} is not trusted: {why}. Without --ca-file, {known}."
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
