@@ -288,9 +288,10 @@ def _redirect_uri(request: web.Request, body: StartSignInBody, name: str) -> str
         if body.port is None:
             raise InvalidRequest("port: is required for this flow")
         return f"http://127.0.0.1:{body.port}{_LOOPBACK_PATH}{name}"  # RFC 8252, 7.3
-    # By its own name a browser can only mean the member that it reaches by it.
+    # A browser itself writes the name by which it reaches this member, and a trusted proxy passes it on.
     asked = f"https://{request.headers.get(hdrs.HOST, '').lower()}"
-    if body.origin not in (*_console_origins(request), asked):
+    shared = request.app[API].access.shared_url(request)
+    if not body.origin or body.origin not in (*_console_origins(request), asked, shared):
         raise InvalidRequest("origin: is not an address of this cluster's console")
     return f"{body.origin}{_CONSOLE_PATH}{name}"
 

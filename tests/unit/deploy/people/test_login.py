@@ -1,4 +1,4 @@
-"""The loopback port of `filestore login`: which request is the answer of the provider, and what others get."""
+"""The loopback port of `filestore login`: which request is the provider's answer, and what others see."""
 
 import asyncio
 
