@@ -75,7 +75,7 @@ SECTIONS: Final = {  # by purpose
         "user": CliEntry("user", "Users: ls, show, set, import, invite, disable, revoke, rm."),
         "session": CliEntry("people.session", "Sessions, a token and its renewals each: ls, end."),
         "group": CliEntry("people.group", "Groups of users: ls, show, add, remove, rm."),
-        "sso": CliEntry("people.sso", "Identity providers that people sign in with: set, show, test, rm."),
+        "sso": CliEntry("people.sso", "Identity providers to sign in with: set, show, test, rm."),
         "token": CliEntry("token", "Tokens of users, of nodes that join, and of the admin."),
         "audit": CliEntry("audit", "Show who did what, newest first."),
     },

@@ -29,7 +29,7 @@ _STEPS: Final[Mapping[str, Callable[[ProviderStep], object]]] = {
 
 @click.group()
 def sso() -> None:
-    """Identity providers that people sign in with: set, show, test, rm.
+    """Identity providers to sign in with: set, show, test, rm.
 
     People then sign in to the console with a button, and with `filestore login URL`.
     """
