@@ -110,7 +110,7 @@ def test_provider_that_is_down_ends_no_session(desk: Desk, provider: RealProvide
         assert "uni:alice" in desk.text("whoami")
         assert (desk.files / "lab.token").read_text() == before
         assert kept(desk).renew_at_s > 0
-        failed = desk.login("alice")
+        failed = desk.login("alice", "--device")
         assert (failed.returncode, b"cannot be reached" in failed.stderr) == (6, True)
         tested = desk._cluster.filestore("sso", "test", "uni")
         assert (tested.returncode, tested.stdout.split()[-1] != b"") == (10, True)
