@@ -76,7 +76,8 @@ class Desk:
         self.files = home / "config" / "filestore"
         self.browser = home / "browser"
         self.browser.write_text(
-            f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m tests.sso.person "$PERSON" "$1" >/dev/null 2>&1\n'
+            f"#!/bin/sh\nexec > {home}/browser.log 2>&1\ncd {ROOT}\n"
+            f'exec {sys.executable} -m tests.sso.person "$PERSON" "$1"\n'
         )
         self.browser.chmod(self.browser.stat().st_mode | stat.S_IXUSR)
 
