@@ -57,7 +57,7 @@ def end(change: Change, command: EndSession) -> None:
             raise NotFound("This user has no such session.")
         _insert(change, *place, "", user.user_id, change.at_ms + LIFE_MS_MAX)
         change.db.execute(known, place)
-    change.users.forget_session(command.session_id)
+    change.users.forget(command.user_id)
 
 
 def end_all(change: Change, user_id: str) -> None:
