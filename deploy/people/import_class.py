@@ -88,10 +88,11 @@ def import_class(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Create the users of a class, put them into groups, and make a link for each. Admins only.
+    """Create the users of a class from a CSV file. Admins only.
 
-    The first line of FILE.csv names its columns: name, and if you like groups (separated by spaces), mail and
-    label, which only appear in the output. The whole file is checked before the first change.
+    It puts them into groups, and makes a link or a token for each. The first line of FILE.csv names its
+    columns: name, and optionally groups (separated by spaces), mail and label, which only appear in the
+    output. The whole file is checked before the first change.
 
     Repeat the command to resume after an interruption, or after lines were added. Users keep their groups.
     Users who are signed in, have an open link or a line in the output file get no other link.
