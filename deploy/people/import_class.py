@@ -232,7 +232,7 @@ def _append(output: Path, made: NewSecret) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
         os.fchmod(descriptor, 0o600)
         lines = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
+        if os.fstat(descriptor).st_size == 0:
             lines.writerow(_HEADER)
         lines.writerow(made.cells())
         file.flush()
