@@ -196,7 +196,7 @@ async def redeem(request: web.Request) -> web.Response:
             services.rates.public_tokens,
             action="redeem_invitation",
             principal=PRINCIPAL_UNKNOWN,
-            target="invitation",
+            target=f"POST {_INVITATIONS}/redeem",
         ) from error
     async with audited(request, "redeem_invitation", principal=user.user_id, target=user.user_id):
         reply = await services.metadata.redeem(secret_sha256, label)

@@ -90,6 +90,7 @@ def put(change: Change, command: PutUser) -> UserRecord:
 
 def invite(change: Change, command: CreateInvitation) -> InvitationRecord:
     """Make a link for the user, who is created or updated as by `admit`. Admin only. Raises as `admit`."""
+    require_admin(change.users, command.caller)
     invitations.check_new(change, command.secret_sha256)
     admission = AdmitUser(
         caller=command.caller, user_id=command.user_id, roles=command.roles, groups=command.groups

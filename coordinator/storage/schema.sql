@@ -133,6 +133,7 @@ CREATE TABLE IF NOT EXISTS user_sessions (
     ended          INTEGER NOT NULL               -- 1: its tokens are rejected; the row stays until they expire
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS user_sessions_by_user ON user_sessions (user_id, created_at_ms, session_id);
+CREATE INDEX IF NOT EXISTS user_sessions_ended ON user_sessions (user_id) WHERE ended = 1;
 CREATE INDEX IF NOT EXISTS user_sessions_by_expiry ON user_sessions (expires_at_ms);
 
 -- Links that give a user its first token, once: the newest of each user. Only the hash of the secret is here.

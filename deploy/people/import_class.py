@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from deploy.base.printed import printable_name
 from deploy.people.class_list import FILE_BYTES_MAX, Person, WrongList, people_in
 from deploy.people.group import ADDED_AT_ONCE
 from filestore_client import AsyncClient
-from filestore_client.base.records import User
+from filestore_client.base.records import ListedInvitation, User
 
 LINKS, TOKENS, NOTHING = "links", "tokens", "nothing"
 FAULTS_SHOWN: Final = 50
@@ -88,10 +89,11 @@ def import_class(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Create the users of a class, put them into groups, and make a link for each. Admins only.
+    """Create the users of a class from a CSV file. Admins only.
 
-    The first line of FILE.csv names its columns: name, and if you like groups (separated by spaces), mail and
-    label, which only appear in the output. The whole file is checked before the first change.
+    It puts them into groups, and makes a link or a token for each. The first line of FILE.csv names its
+    columns: name, and optionally groups (separated by spaces), mail and label, which only appear in the
+    output. The whole file is checked before the first change.
 
     Repeat the command to resume after an interruption, or after lines were added. Users keep their groups.
     Users who are signed in, have an open link or a line in the output file get no other link.
@@ -142,7 +144,8 @@ async def _plan(
 ) -> list[Step]:
     """Compare the people with the users of the cluster. Raises InvalidRequest if one is disabled."""
     users = {user.user_id: user async for user in client.users.list()}
-    open_links = {each.user_id async for each in client.invitations.list() if not each.used_at}
+    now_s = client.transport.time.now_s()
+    open_links = {each.user_id async for each in client.invitations.list() if is_open(each, now_s)}
     disabled = [
         f"line {each.line}: {each.name} is disabled: `filestore user enable {each.name}` first"
         for each in people
@@ -162,6 +165,11 @@ async def _plan(
         joins = tuple(group for group in person.groups if group not in held)
         plan.append(Step(person, user is None, joins, not why_not, why_not))
     return plan
+
+
+def is_open(invitation: ListedInvitation, now_s: float) -> bool:
+    """Return whether the link works at this time, in seconds since 1970."""
+    return not invitation.used_at and datetime.fromisoformat(invitation.expires_at).timestamp() > now_s
 
 
 async def _why_not(client: AsyncClient, user: User, open_links: set[str]) -> str:
@@ -224,7 +232,7 @@ def _append(output: Path, made: NewSecret) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
         os.fchmod(descriptor, 0o600)
         lines = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
+        if os.fstat(descriptor).st_size == 0:
             lines.writerow(_HEADER)
         lines.writerow(made.cells())
         file.flush()

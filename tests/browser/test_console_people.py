@@ -41,15 +41,8 @@ async def looked_at(page: Page, name: str, axe_script: str) -> list[str]:
     return found
 
 
-async def test_student_gets_in_by_a_link_and_sees_what_the_group_was_given(
-    page: Page, student: Page, cluster: Cluster, axe_script: str
-) -> None:
-    bucket = cluster.post("/buckets", {"name": "course 7"}).json["bucket_id"]
-    cluster.user_token("stella")
-    await page.shape(WIDTHS[0])
-    await open_console(page, cluster.nodes[0])
-    await sign_in(page, cluster.admin_token)
-    # a group, its member, its bucket
+async def group_made(page: Page, bucket: str, axe_script: str) -> list[str]:
+    """A group with stella, which was given the bucket. What is wrong with its pages."""
     await show(page, "#/groups", "main .table-box")
     await press_button(page, "Add a group…")
     await fill(page, "[name=group]", GROUP)
@@ -72,17 +65,32 @@ async def test_student_gets_in_by_a_link_and_sees_what_the_group_was_given(
     await page.until("document.querySelectorAll('main tbody tr').length === 2")
     problems = await looked_at(page, "group", axe_script)
     await show(page, "#/groups", "main tbody tr")
-    problems += await looked_at(page, "groups", axe_script)
-    # the link
+    return problems + await looked_at(page, "groups", axe_script)
+
+
+async def link_made(page: Page) -> str:
+    """A link for stella, as the page of users shows it."""
     await show(page, "#/users", "main tbody tr")
     await choose(page, "Actions for stella", "Make an invitation link…")
     await press_button(page, "Make it", within="dialog")
     await page.until("document.querySelector('dialog pre.command')")
-    link = await page.value("document.querySelector('dialog pre.command').textContent")
-    secret = cluster.remember(link.rpartition("/")[2])
+    link = str(await page.value("document.querySelector('dialog pre.command').textContent"))
     await press_button(page, "Done", within="dialog")
     await closed(page)
-    # the student
+    return link
+
+
+async def test_student_gets_in_by_a_link_and_sees_what_the_group_was_given(
+    page: Page, student: Page, cluster: Cluster, axe_script: str
+) -> None:
+    bucket = cluster.post("/buckets", {"name": "course 7"}).json["bucket_id"]
+    cluster.user_token("stella")
+    await page.shape(WIDTHS[0])
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.admin_token)
+    problems = await group_made(page, bucket, axe_script)
+    link = await link_made(page)
+    secret = cluster.remember(link.rpartition("/")[2])
     await student.shape(WIDTHS[0])
     await student.open(link)
     await student.until("document.querySelector('main.alone form button')")
@@ -97,7 +105,6 @@ async def test_student_gets_in_by_a_link_and_sees_what_the_group_was_given(
     await show(student, "#/buckets", "main tbody tr")
     await student.until("document.querySelector('main tbody').textContent.includes('course 7')")
     assert not any(secret in url for url in student.requested())
-    # out of the group
     await show(page, f"#/groups/{GROUP}", "main tbody tr")
     await press_button(page, "Remove stella…")
     await press_button(page, "Remove", within="dialog footer")
@@ -105,7 +112,6 @@ async def test_student_gets_in_by_a_link_and_sees_what_the_group_was_given(
     await show(student, "#/", "main h1")
     await show(student, "#/buckets", "main .table-box")
     await student.until(f"{QUIET} && !document.querySelector('main').textContent.includes('course 7')")
-    # once only
     await student.open(link)
     await press_button(student, "Accept the invitation")
     await student.until("document.querySelector('.error')?.textContent.includes('was used')")

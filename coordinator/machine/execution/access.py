@@ -26,6 +26,9 @@ _names = msgspec.json.Decoder(tuple[str, ...]).decode
 GIVEN_GROUPS = (
     "(SELECT json_group_array(group_name) FROM group_members given WHERE given.user_id = users.user_id)"
 )
+_HAS_ENDED = (
+    "EXISTS (SELECT 1 FROM user_sessions ended WHERE ended.user_id = users.user_id AND ended.ended = 1)"
+)
 _encode = msgspec.json.Encoder().encode
 _Account = tuple["User", int, bool]  # user, generation, whether it is disabled
 
@@ -63,6 +66,7 @@ class User:
     roles: tuple[str, ...]
     groups: tuple[str, ...]
     principals: tuple[str, ...]  # the principals of this user in permissions
+    has_ended_sessions: bool  # so that a session has to be looked up
 
     @property
     def is_admin(self) -> bool:
@@ -89,27 +93,27 @@ class Scope(Protocol):
 class Users:
     """The users of a batch or a query: each is read once. A command that changes a user calls `forget`."""
 
-    __slots__ = ("_accounts", "_db", "_ended")
+    __slots__ = ("_accounts", "_db")
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._accounts: dict[str, _Account] = {}
-        self._ended: dict[str, bool] = {}  # sessions that were looked up, and whether they have ended
 
     def find(self, user_id: str) -> _Account | None:
         """Return user, generation, and whether it is disabled; None if the user does not exist (any more)."""
         account = self._accounts.get(user_id)
         if account is None:
             row = self._db.execute(
-                f"SELECT roles, groups, generation, disabled, {GIVEN_GROUPS} FROM users"
+                f"SELECT roles, groups, generation, disabled, {GIVEN_GROUPS}, {_HAS_ENDED} FROM users"
                 " WHERE user_id = ? AND deleted = 0",
                 (user_id,),
             ).fetchone()
             if row is None:
                 return None
-            roles, groups, generation, disabled, given = row
+            roles, groups, generation, disabled, given, has_ended = row
             held = tuple(groups_of(_names(groups), _names(given)))
-            account = _user(user_id, _names(roles), held), generation, bool(disabled)
+            user = _user(user_id, _names(roles), held, has_ended_sessions=bool(has_ended))
+            account = user, generation, bool(disabled)
             self._accounts[user_id] = account
         return account
 
@@ -119,15 +123,8 @@ class Users:
 
     def has_ended(self, session: str) -> bool:
         """Return whether the user has ended this session; a session that is not recorded has not ended."""
-        ended = self._ended.get(session)
-        if ended is None:
-            row = self._db.execute("SELECT ended FROM user_sessions WHERE session_id = ?", (session,))
-            ended = self._ended[session] = row.fetchone() == (1,)
-        return ended
-
-    def forget_session(self, session: str) -> None:
-        """Look this session up again, as it was changed."""
-        self._ended.pop(session, None)
+        row = self._db.execute("SELECT ended FROM user_sessions WHERE session_id = ?", (session,))
+        return bool(row.fetchone() == (1,))
 
 
 def groups_of(local: Iterable[str], given: Iterable[str]) -> list[str]:
@@ -153,7 +150,7 @@ def require_user(users: Users, caller: Caller) -> User:
         raise Unauthorized("disabled user")
     if generation != caller.generation:
         raise Unauthorized("revoked token")
-    if caller.session and users.has_ended(caller.session):
+    if user.has_ended_sessions and users.has_ended(caller.session):
         raise Unauthorized("token of an ended session")
     return user
 
@@ -254,7 +251,8 @@ def _grant_parameters(scope: Scope, user: User) -> tuple[str, int]:
     return _encode(user.principals).decode(), scope.at_ms
 
 
-def _user(user_id: str, roles: tuple[str, ...], groups: tuple[str, ...]) -> User:
+def _user(user_id: str, roles: tuple[str, ...], groups: tuple[str, ...], *, has_ended_sessions: bool) -> User:
     by_group = (principal("group", group) for group in groups)
     by_role = (principal("role", role) for role in roles)
-    return User(user_id, roles, groups, (principal("user", user_id), *by_group, *by_role))
+    principals = (principal("user", user_id), *by_group, *by_role)
+    return User(user_id, roles, groups, principals, has_ended_sessions)

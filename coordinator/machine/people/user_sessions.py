@@ -7,7 +7,6 @@ releases before 0.2.0, and of `filestore token admin`.
 from typing import Final
 
 from ca.errors import Conflict, Forbidden, NotFound
-from ca.usertoken import SERVICE_TTL_SECONDS_MAX
 from coordinator.machine.execution.access import User, require_user
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.listed_records import SessionPage, SessionRecord
@@ -15,6 +14,7 @@ from metadata.model.records import Caller
 from metadata.protocol.commands import EndSession, RecordSession
 from metadata.protocol.queries import ListSessions
 
+LIFE_MS_MAX: Final = 400 * 86_400_000  # of the tokens of programs, which live longest
 SESSIONS_MAX: Final = 1000  # of one user that have not expired
 KEPT_MS: Final = 3_600_000  # after its expiry: longer than the leeway for clocks
 
@@ -55,10 +55,9 @@ def end(change: Change, command: EndSession) -> None:
     if not change.db.execute(known, place).rowcount:
         if place != (command.caller.session, user.user_id):
             raise NotFound("This user has no such session.")
-        longest_ms = change.at_ms + SERVICE_TTL_SECONDS_MAX * 1000
-        _insert(change, *place, "", user.user_id, longest_ms)
+        _insert(change, *place, "", user.user_id, change.at_ms + LIFE_MS_MAX)
         change.db.execute(known, place)
-    change.users.forget_session(command.session_id)
+    change.users.forget(command.user_id)
 
 
 def end_all(change: Change, user_id: str) -> None:

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../html.js";
 import * as api from "../api.js";
 import { moment } from "../format.js";
-import { bucketAt, path } from "../path.js";
+import { address, bucketAt, path } from "../path.js";
 import { confirmName } from "./confirm-name.js";
 import { confirm, Dialog, FormDialog, show } from "./dialog.js";
 import { Copy, Name } from "./parts.js";
@@ -83,12 +83,11 @@ export async function invite(user) {
     <label>The link works for<select name="ttl_seconds">${LIVES.map(([value, text]) => html`<option value=${value} selected=${value === 604_800}>${text}</option>`)}</select></label></${FormDialog}>`);
   if (!made) return made;
   // The address of this page is one that works here; the cluster may name another.
-  const url = new URL(location.href);
-  url.hash = `/invitation/${made.token}`;
+  const url = location.href.split("#")[0] + address`/invitation/${made.token}`;
   return show((close) => html`<${Dialog} title="Invitation of ${made.user_id}" close=${close} wide>
     <p>It is shown only once. Whoever opens it first is signed in as ${made.user_id}: send it over a safe channel. It works once, until ${moment(made.expires_at)}.</p>
-    <pre class="text command" tabindex="0" aria-label="The link">${url.href}</pre>
-    <footer><${Copy} text=${url.href} label="Copy the link" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
+    <pre class="text command" tabindex="0" aria-label="The link">${url}</pre>
+    <footer><${Copy} text=${url} label="Copy the link" class="outline" /><button type="button" onClick=${() => close(true)}>Done</button></footer></${Dialog}>`);
 }
 
 export function endSession(user, row) {

