@@ -22,7 +22,7 @@ import msgspec
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
-from metadata.model.rules import FIRST, PROVIDERS_SIGN_IN, require
+from metadata.model.rules import FIRST, OLDER_MEMBERS, PROVIDERS_SIGN_IN, NotInForce, require
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
     PROOF_NONE,
@@ -178,20 +178,15 @@ class MetadataClient:
 
     async def renew_token(self, caller: Caller, ttl_seconds: int) -> MintReply:
         """Another token of the caller's own."""
-        call = RenewTokenCall(caller, ttl_seconds)
-        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
-        return msgspec.msgpack.decode(answer, type=MintReply)
+        return await self._told(RenewTokenCall(caller, ttl_seconds), MintReply)
 
     async def ticket(self, caller: Caller, file_uuid: str, ttl_seconds: int) -> TicketReply:
         """A ticket to the content of a file that the caller may read."""
-        call = TicketCall(caller, file_uuid, ttl_seconds)
-        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
-        return msgspec.msgpack.decode(answer, type=TicketReply)
+        return await self._told(TicketCall(caller, file_uuid, ttl_seconds), TicketReply)
 
     async def place(self, call: PlaceCall) -> PlaceReply:
         """Return where the bytes of a new file would be placed."""
-        answer = await self._at_leader(call, _ends_at(bounded_s(CALL_TIMEOUT_S)))
-        return msgspec.msgpack.decode(answer, type=PlaceReply)
+        return await self._told(call, PlaceReply)
 
     async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
         """Another key signs user tokens from now on. Admin only."""
@@ -201,7 +196,11 @@ class MetadataClient:
     async def sign_in(self, call: SignInCall, reply_type: type[_T]) -> _T:
         """Return the leader's answer to a call about providers, which it may have to wait for."""
         require(PROVIDERS_SIGN_IN, self.rules_in_force)
-        answer = await self._at_leader(call, _ends_at(PROVIDER_TIMEOUT_S))
+        return await self._told(call, reply_type, PROVIDER_TIMEOUT_S)
+
+    async def _told(self, call: AnyCall, reply_type: type[_T], timeout_s: float = CALL_TIMEOUT_S) -> _T:
+        is_slow = timeout_s > CALL_TIMEOUT_S  # which a client knows
+        answer = await self._at_leader(call, _ends_at(timeout_s if is_slow else bounded_s(timeout_s)))
         return msgspec.msgpack.decode(answer, type=reply_type)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
@@ -387,7 +386,8 @@ class MetadataClient:
     async def _anywhere(self, call: AnyCall, ends_at: float) -> bytes:
         """Try one coordinator after the other until one answers.
 
-        Raises Unavailable at `ends_at`, and when all are of older versions that cannot.
+        Raises Unavailable at `ends_at`; NotInForce when all that can be reached are of older versions that
+        cannot.
         """
         pause_s, older, faults = 0.0, set[str](), set[str]()
         while True:
@@ -395,7 +395,7 @@ class MetadataClient:
             answer = await self._ask(asked, call, ends_at, faults)
             if answer is not None and _is_unknown(call, answer):
                 older.add(asked)
-                if older.issuperset(self._links):
+                if all(one in older or not link.is_up for one, link in self._links.items()):
                     raise _too_old()
             elif answer is not None and answer.status != wire.RETRY:
                 return _value(answer)
@@ -436,14 +436,13 @@ class MetadataClient:
 
         Raises Unavailable at `ends_at`.
         """
-        most_s = PROVIDER_TIMEOUT_S if isinstance(call, SignInCall) else TRY_TIMEOUT_S
-        try_s = _try_s(ends_at, most_s)
+        try_s = _try_s(ends_at, PROVIDER_TIMEOUT_S if isinstance(call, SignInCall) else TRY_TIMEOUT_S)
         try:
             return await self._links[coordinator_id].call(call, try_s)
         except LinkDown:
             return None
         except TimeoutError as error:
-            if try_s < most_s:  # too little time to hold it against that coordinator
+            if try_s < TRY_TIMEOUT_S:  # too little time to hold it against that coordinator
                 raise _no_answer() from error
             until_s = max(self._passed_over.get(coordinator_id, 0.0), _ends_at(TRY_TIMEOUT_S))
             self._passed_over[coordinator_id] = until_s  # it is not asked twice in a row
@@ -485,8 +484,8 @@ def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
     return is_invalid and answer.details.startswith(f"{wire.MALFORMED}: Invalid value {tag!r}")
 
 
-def _too_old() -> Unavailable:
-    return Unavailable("A coordinator still runs a version without this request. Upgrade it.")
+def _too_old() -> NotInForce:
+    return NotInForce("A coordinator still runs a version without this request. Upgrade it.")
 
 
 def _value(answer: wire.AnswerFrame) -> bytes:
@@ -496,4 +495,6 @@ def _value(answer: wire.AnswerFrame) -> bytes:
 
 
 def _error(code: str, details: str) -> FilestoreError:
+    if details == OLDER_MEMBERS:  # with the code of Unavailable, as older members know no other one
+        return NotInForce(details)
     return _ERRORS.get(code, Internal)(details)
