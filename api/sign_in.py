@@ -288,7 +288,7 @@ def _redirect_uri(request: web.Request, body: StartSignInBody, name: str) -> str
         if body.port is None:
             raise InvalidRequest("port: is required for this flow")
         return f"http://127.0.0.1:{body.port}{_LOOPBACK_PATH}{name}"  # RFC 8252, 7.3
-    # A browser itself writes the name by which it reaches this member, and a trusted proxy passes it on.
+    # The browser writes the name of the member that it reaches, and a trusted proxy passes that name on.
     asked = f"https://{request.headers.get(hdrs.HOST, '').lower()}"
     shared = request.app[API].access.shared_url(request)
     if not body.origin or body.origin not in (*_console_origins(request), asked, shared):
