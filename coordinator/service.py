@@ -126,6 +126,7 @@ class Service:
         digests: Digests,
         clocks: MemberClocks,
         statuses: Statuses,
+        placing: NodeChooser,
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -140,7 +141,7 @@ class Service:
         self._statuses = statuses
         self._callers = CallerVerifier(view, clocks.now_ms)
         self._tokens = tokens
-        self._placing = NodeChooser(identity, view, health)
+        self._placing = placing
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()

@@ -30,6 +30,7 @@ from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
+from api.bodies.trash import ProtectedFile, RestoredFileBody, TrashedFileBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
 from ca.errors import CATALOGUE
@@ -65,6 +66,9 @@ RECORDS: Final = (
     Known("Bucket", BucketBody, "Record"),
     Known("BucketUpload", BucketUploadBody),
     Known("Folder", FolderBody),
+    Known("TrashedFile", TrashedFileBody),
+    Known("RestoredFile", RestoredFileBody),
+    Known("ProtectedFile", ProtectedFile),
     Known("Grant", OwnPermissionBody, least=PermissionBody),
     Known("Share", PublicTokenBody, "Secret"),
     Known("ListedShare", OwnPublicToken, least=ListedPublicToken),
@@ -93,6 +97,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
     "files": ("Files",),
     "administration": (
         "Buckets",
+        "Trash",
         "Grants",
         "Shares",
         "Users",

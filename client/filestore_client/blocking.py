@@ -299,6 +299,7 @@ class BlockingFiles(OpeningFiles):
     get = blocking(Files.get)
     update = blocking(Files.update)
     delete = blocking(Files.delete)
+    protect = blocking(Files.protect)
     stat = blocking(Files.stat)
     manifest = blocking(Files.manifest)
     ticket = blocking(Files.ticket)
@@ -314,6 +315,14 @@ class BlockingBuckets(Blocking[administration.Buckets]):
     update = blocking(administration.Buckets.update)
     uploads = listing(administration.Buckets.uploads)
     delete = blocking(administration.Buckets.delete)
+
+
+class BlockingTrash(Blocking[administration.Trash]):
+    """Deleted files that can be restored."""
+
+    list = listing(administration.Trash.list)
+    restore = blocking(administration.Trash.restore)
+    delete = blocking(administration.Trash.delete)
 
 
 class BlockingGrants(Blocking[administration.Grants]):

@@ -18,7 +18,7 @@ from filestore_client.base.errors import (
     NotFound,
     Unavailable,
 )
-from filestore_client.base.pages import pages
+from filestore_client.base.pages import pages, with_query
 from filestore_client.base.paths import content_path, forms_of, path_part
 from filestore_client.base.records import (
     Content,
@@ -27,6 +27,7 @@ from filestore_client.base.records import (
     Folder,
     Kind,
     Manifest,
+    ProtectedFile,
     Ticket,
 )
 from filestore_client.base.transport import Transport
@@ -323,9 +324,25 @@ class Files:
         found: FileRecord = await self._kinds[record.kind].update(file_uuid, if_match=if_match, **fields)
         return found
 
-    async def delete(self, file_uuid: str) -> None:
-        """Delete a file of any kind for good, or its upload."""
-        await self._transport.delete(content_path(file_uuid))
+    async def delete(self, file_uuid: str, *, now: bool = False, override_protection: bool = False) -> None:
+        """Delete a file of any kind, or its upload. A file goes to the trash of its bucket.
+
+        `now`: delete it for good instead. `override_protection`: although it is protected, as an admin.
+        Raises Protected, Conflict for a backup that another one builds on.
+        """
+        named = {"now": now or None, "override_protection": override_protection or None}
+        await self._transport.delete(with_query(content_path(file_uuid), **named))
+
+    async def protect(
+        self, file_uuid: str, *, days: int | None = None, protected_until: str = ""
+    ) -> ProtectedFile:
+        """Let nobody delete a file for some days, or until a time (RFC 3339).
+
+        It can be extended, and not shortened. Raises InvalidRequest for an earlier end than the present one.
+        """
+        body = {"protect_days": days} if days is not None else {"protected_until": protected_until}
+        path = f"{content_path(file_uuid)}/protection"
+        return await self._transport.call("POST", path, ProtectedFile, body=body, repeats=days is None)
 
     async def stat(self, file_uuid: str) -> Content:
         """Size, checksum, name and type of available content. Raises NotFound, NotAvailable, Forbidden."""

@@ -2,7 +2,8 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +58,7 @@ _LONG_COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
     "status": _column("status"),
     "owner": _column("owner_id"),
     "until": _column("expires_at", moment),
+    "protected": _column("protected_until", moment),
     "type": _column("content_type"),
     "sha256": _column("blob_sha256", lambda sha256: sha256[:12]),
 }
@@ -402,17 +404,36 @@ def du(connection: Connection, as_json: bool) -> None:
     "--recursive", "-r", is_flag=True, help="Each NAME is a folder: delete all files in and below it."
 )
 @click.option("--yes", "-y", is_flag=True, help="With -r: do not ask.")
+@click.option("--now", is_flag=True, help="Delete for good: the files do not go to the trash.")
+@click.option(
+    "--override-protection",
+    is_flag=True,
+    help="As an admin of the cluster: also delete protected files. It is audited, and raises an alert.",
+)
 @bucket_option
 @connection_options
-def rm(connection: Connection, files: tuple[str, ...], recursive: bool, yes: bool, bucket: str) -> int:
-    """Delete files for good, and unfinished uploads.
+def rm(
+    connection: Connection,
+    files: tuple[str, ...],
+    recursive: bool,
+    yes: bool,
+    bucket: str,
+    *,
+    now: bool,
+    override_protection: bool,
+) -> int:
+    """Delete files, and unfinished uploads.
+
+    Files go to the trash of their bucket, and can be restored for some days (`filestore trash`). With --now
+    they are deleted for good, and their bytes leave the disks within 15 minutes.
 
     It asks only before it deletes another user's file by its name, and on a terminal before it deletes a
     folder. You need the permission `admin` on each file, which its owner has. If one is refused, the others
     are still deleted. An unfinished upload is named by its file_uuid.
     """
+    delete = partial(_delete, now=now, override_protection=override_protection)
     if recursive:
-        codes = [_remove_folder(connection, named, bucket, asks=not yes) for named in files]
+        codes = [_remove_folder(connection, named, bucket, delete, asks=not yes) for named in files]
         return next((code for code in codes if code), 0)
 
     async def work(client: AsyncClient) -> int:
@@ -420,18 +441,29 @@ def rm(connection: Connection, files: tuple[str, ...], recursive: bool, yes: boo
         for named in files:
             try:
                 file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
-                await client.files.delete(file_uuid)
+                await delete(client, file_uuid)
             except FAILURES as error:
                 click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
                 code = code or exit_code_of(error)
             else:
-                click.echo(f"{printable_name(named)} is deleted.")
+                click.echo(f"{printable_name(named)} is deleted{' for good' if now else ''}.")
         return code
 
     return connection.run(work)
 
 
-def _remove_folder(connection: Connection, named: str, bucket: str, *, asks: bool) -> int:
+async def _delete(client: AsyncClient, file_uuid: str, *, now: bool, override_protection: bool) -> None:
+    await client.files.delete(file_uuid, now=now, override_protection=override_protection)
+
+
+def _remove_folder(
+    connection: Connection,
+    named: str,
+    bucket: str,
+    delete: Callable[[AsyncClient, str], Awaitable[None]],
+    *,
+    asks: bool,
+) -> int:
     """Delete the files in a folder and below it; the exit code. Raises Conflict if the answer is no."""
     folder = path_of(named)
     if not folder:
@@ -442,14 +474,14 @@ def _remove_folder(connection: Connection, named: str, bucket: str, *, asks: boo
         files = await files_below(client, await bucket_id_of(client, bucket), folder)
         if asks and sys.stdin.isatty():
             taken = size(sum(file.size_bytes for file in files))
-            if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown} for good?", err=True):
+            if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown}?", err=True):
                 raise Conflict("Nothing was deleted.")
         failures: dict[str, tuple[str, Exception]] = {}
 
         async def remove(file: FileSummary) -> None:
             failures.pop(file.file_uuid, None)
             try:
-                await client.files.delete(file.file_uuid)
+                await delete(client, file.file_uuid)
             except (NotFound, Gone):  # another client was faster
                 pass
             except FAILURES as error:

@@ -41,6 +41,16 @@ class Candidate:
         return min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
 
 
+def room_bytes(candidates: Sequence[Candidate]) -> int:
+    """Return the free bytes of all disks beyond their reserves."""
+    return sum(max(each.free_bytes - each.reserve_bytes, 0) for each in candidates)
+
+
+def lacking_bytes(candidates: Sequence[Candidate], reserves: int) -> int:
+    """Return how much less than so many times the reserves the disks have free beyond them; 0 for enough."""
+    return max(reserves * sum(each.reserve_bytes for each in candidates) - room_bytes(candidates), 0)
+
+
 def choose(
     key: str, candidates: Sequence[Candidate], count: int, *, taken_zones: Collection[str] = ()
 ) -> list[str]:

@@ -33,6 +33,8 @@ PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leave
 ENDS_ARE_COUNTED: Final = 6
 FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
+FILES_GO_TO_TRASH: Final = 6  # a deleted file can be restored for some days
+FILES_ARE_PROTECTED: Final = 6  # a protected file is not deleted before a date
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -44,6 +46,11 @@ TABLES_SINCE: Final = {
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
     "file_paths": FILES_HAVE_FOLDERS,
+    "trash": FILES_GO_TO_TRASH,
+    "trash_totals": FILES_GO_TO_TRASH,
+    "bucket_safety": FILES_GO_TO_TRASH,
+    "purged_blobs": FILES_GO_TO_TRASH,
+    "protected_files": FILES_ARE_PROTECTED,
     **{each.table: each.since for each in LATER},
 }
 

@@ -133,6 +133,13 @@ class Conflict(FilestoreError):
     status = 409
 
 
+class Protected(FilestoreError):
+    """The file is protected: nobody may delete it before the date that `details` names."""
+
+    code = "protected"
+    status = 409
+
+
 class NotAvailable(FilestoreError):
     """Content was asked of a file that is not `available` yet."""
 

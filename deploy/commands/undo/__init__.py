@@ -1,0 +1,1 @@
+"""The commands that undo mistakes, and those that prevent them."""
