@@ -24,7 +24,7 @@ from coordinator.reconcile.job_runs import Interrupted, apply_command
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.listed_records import Squeezed
-from metadata.model.placement import lacking_bytes
+from metadata.model.placement import PRESSED_RESERVES, lacking_bytes
 from metadata.model.replica_records import Collected, ReplicaCounts
 from metadata.protocol.commands import CollectOverQuota, CollectPurged, SqueezeTrash
 from metadata.protocol.queries import GetReplicaCounts
@@ -35,7 +35,6 @@ EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes keep an affirmed blob (
 # Blobs and replicas: at most 90 of one node, which deletes that many without an operator.
 ROUND_ROWS: Final = 180
 PURGED_GRACE_MS: Final = 60_000  # what nodes spare, because it has just arrived, is tried again as often
-PRESSED_RESERVES: Final = 1  # with less room than so many reserves, the trash shrinks
 MARKED_MAX: Final = 10  # earlier ones of one reachable node: with more, it has yet to delete the last round
 
 _log = logging.getLogger(__name__)
