@@ -262,8 +262,8 @@ def _of_trash(best: StatusReply, nodes: list[NodeState]) -> list[Finding]:
         return []
     is_pressed = lacking_bytes(disks, PRESSED_RESERVES) > 0
     problem = (
-        f"The disks are almost full, with {_size(room_bytes(disks))} free beyond their reserves: the oldest of "
-        f"{counted(best.trash_files, 'file', 'files')} ({_size(best.trash_bytes)}) in the trash "
+        f"The disks are almost full, with {_size(room_bytes(disks))} free beyond their reserves: the oldest "
+        f"of {counted(best.trash_files, 'file', 'files')} ({_size(best.trash_bytes)}) in the trash "
         f"{'are deleted for good now' if is_pressed else 'will soon be deleted for good'}."
     )
     return [Finding(problem=problem, runbook="FilestoreTrashShrinks")]
