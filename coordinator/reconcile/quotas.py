@@ -20,6 +20,7 @@ import uuid_utils
 from ca.errors import FilestoreError
 from coordinator.machine.blobs import is_purged, purged_bytes
 from coordinator.reconcile.context import ReconcileContext
+from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import Interrupted, apply_command
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
@@ -79,16 +80,12 @@ class QuotaKeeper:
 
     async def _squeeze(self) -> None:
         """Let the oldest files in the trash go if the disks lack room that nothing is about to free."""
-        facts = self._context.facts()
-        lacking = lacking_bytes(facts.candidates, PRESSED_RESERVES) // max(facts.replicas, 1)
-        if not lacking or any(count > MARKED_MAX for count in self._marked().values()):
+        facts, store = self._context.facts(), self._context.store
+        files, _ = store.trash()
+        wanted_bytes = squeezed_bytes(facts, store.read_with(purged_bytes)) if files else 0
+        if not wanted_bytes or any(count > MARKED_MAX for count in self._marked().values()):
             return
-        pending, (files, _) = self._context.store.read_with(purged_bytes), self._context.store.trash()
-        if not files or lacking <= pending:
-            return
-        done = await apply_command(
-            self._context.driver, SqueezeTrash(wanted_bytes=lacking - pending), Squeezed
-        )
+        done = await apply_command(self._context.driver, SqueezeTrash(wanted_bytes=wanted_bytes), Squeezed)
         _log.warning(
             "the disks are almost full: %d files of %d bytes left the trash early", done.files, done.bytes
         )
@@ -121,3 +118,10 @@ class QuotaKeeper:
             self._context.facts().reachable,
         )
         return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}
+
+
+def squeezed_bytes(facts: Facts, pending_bytes: int) -> int:
+    """Return how much content must leave the trash for room, without what is about to leave the disks."""
+    copies = max(min(facts.replicas, len(facts.candidates)), 1)
+    lacking = -(-lacking_bytes(facts.candidates, PRESSED_RESERVES) // copies)
+    return max(lacking - pending_bytes, 0)

@@ -8,14 +8,14 @@ from tests.cluster.harness import Answer, Cluster
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def delete(cluster: Cluster, path: str, query: str = "", **options: str) -> Answer:
-    return cluster.request("DELETE", f"{path}{query}", **options)
+def delete(cluster: Cluster, path: str, query: str = "", *, token: str = "") -> Answer:
+    return cluster.request("DELETE", f"{path}{query}", token=token)
 
 
-def trashed(cluster: Cluster, query: str = "", **options: str) -> list[str]:
+def trashed(cluster: Cluster, query: str = "", *, token: str = "") -> list[str]:
     found, cursor = list[str](), ""
     while True:
-        answer = cluster.get(f"/trash?limit=500{query}{cursor}", **options)
+        answer = cluster.get(f"/trash?limit=500{query}{cursor}", token=token)
         assert answer.status == 200, answer.body
         found += [file["file_uuid"] for file in answer.json["files"]]
         if "next_cursor" not in answer.json:

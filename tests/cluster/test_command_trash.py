@@ -2,14 +2,19 @@
 
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.identity import BackupTag, ServerIdentity
 from deploy.processes import wait_until
+from tests.clients.restic_server import LOGIN, ask, gateway, password_file
 from tests.cluster.command_output import objects, output, refusal
 from tests.cluster.drills import drill
 from tests.cluster.harness import Cluster
+from tests.cluster.small_disks import fill, move_to_small_disks
 
 MIB = 1 << 20
 GONE_S = 15 * 60.0  # as docs/undo.md promises
@@ -114,3 +119,72 @@ def test_bytes_deleted_for_good_leave_every_disk_in_time(cluster: Cluster, name:
 
     with drill("bytes gone from every disk"):
         wait_until(are_gone, what="disks without the content", timeout_s=GONE_S)
+
+
+def test_prune_keeps_protected_backups_and_says_so(cluster: Cluster, name: str) -> None:
+    project = hashlib.sha256(name.encode()).hexdigest()[:12]
+    tags = [BackupTag(Fingerprint(number, "a" * 40), ServerIdentity("b" * 16, "lab")) for number in range(3)]
+    fields = {"project_id": project, "project_name": project}
+    first, protected, newest = (
+        cluster.store(
+            tag.text.encode(), name, version_tag=tag.text, protect_days=30 * (number == 1), **fields
+        )
+        for number, tag in enumerate(tags)
+    )
+    pruned = objects(cluster, "gns3", "prune", project, "--keep-last", "1")
+    kept = {each["file_uuid"]: (each["deleted"], each["kept_by"]) for each in pruned}
+    assert kept[first] == (True, [])
+    assert kept[newest] == (False, ["last"])
+    is_deleted, (reason,) = kept[protected]
+    assert (is_deleted, reason[:15]) == (False, "protected until")
+    assert cluster.filestore("trash", "restore", first).returncode == 0
+
+
+def test_restic_is_told_what_is_protected_and_removes_its_locks(
+    cluster: Cluster, name: str, tmp_path: Path
+) -> None:
+    output(cluster, "bucket", "create", name)
+    output(cluster, "bucket", "set", name, "--protect-days", "14d")
+    login = password_file(tmp_path)
+    login.write_text(f"{LOGIN}\n")
+    content = os.urandom(1000)
+    named = hashlib.sha256(content).hexdigest()
+    with gateway(cluster, name, "--password-file", str(login)) as served:
+        for path in ("/r/config", f"/r/locks/{named}", f"/r/snapshots/{named}"):
+            assert ask(served.port, "POST", path, body=content).status == 200
+        assert ask(served.port, "DELETE", f"/r/locks/{named}").status == 200
+        for path in ("/r/config", f"/r/snapshots/{named}"):
+            answer = ask(served.port, "DELETE", path)
+            assert (answer.status, b"protected until" in answer.body) == (403, True)
+            assert ask(served.port, "GET", path).body == content
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_oldest_files_leave_the_trash_when_disks_are_almost_full_and_status_says_so(tmp_path: Path) -> None:
+    contents = [os.urandom(10 * MIB) for _ in range(5)]
+    with ExitStack() as disks, Cluster(tmp_path / "cluster") as cluster:
+        move_to_small_disks(cluster, cluster.nodes, disks, aside=tmp_path, size_bytes=200 * MIB)
+        files = [cluster.store_everywhere(content) for content in contents]
+        output(cluster, "rm", *files)
+        for node in cluster.nodes:
+            fill(cluster, node, 25 * MIB)  # of which 10 are its reserve
+
+        def problems() -> str:
+            return " ".join(cluster.get("/cluster/status").json["problems"])
+
+        wait_until(lambda: "will soon be deleted" in problems(), what="the warning", timeout_s=60)
+        assert len(objects(cluster, "trash", "ls")) == 5
+        for node in cluster.nodes:
+            (cluster.data(node) / "more").write_bytes(os.urandom(10 * MIB))
+        wait_until(lambda: len(objects(cluster, "trash", "ls")) < 5, what="room", timeout_s=90)
+        left = [each["file_uuid"] for each in objects(cluster, "trash", "ls")]
+        assert left == files[-len(left) :]
+        sha256 = hashlib.sha256(contents[0]).hexdigest()
+        wait_until(
+            lambda: not any(cluster.holds(node, sha256) for node in cluster.nodes),
+            what="disks without the oldest",
+            timeout_s=GONE_S,
+        )
+        output(cluster, "trash", "restore", files[-1])
+        assert cluster.get(f"/files/{files[-1]}").body == contents[-1]
