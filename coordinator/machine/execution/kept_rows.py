@@ -84,7 +84,8 @@ def _rows(db: sqlite3.Connection, table: str, sequence: int) -> list[_Row]:
     key = _KEYS.get(table, "sequence")
     cursor = db.execute(f"SELECT * FROM {table} WHERE {key} = ? ORDER BY sequence", (sequence,))
     names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+    # By name: members that made the table with different releases may have its columns in another order.
+    return [dict(sorted(zip(names, row, strict=True))) for row in cursor]
 
 
 def _user_of(grant: _Row) -> str:
