@@ -62,7 +62,7 @@ def read(db: sqlite3.Connection, sequence: int, kind: str) -> str:
 
 
 def write(db: sqlite3.Connection, document: str, *, bucket_id: str, owner_id: str, at_ms: int) -> None:
-    """Write the rows again, in this bucket and for this owner. If either is another one, the record changes."""
+    """Write the rows again, in this bucket and for this owner: the record changes if either is new."""
     kept = _decode(document.encode())
     moved: _Row = {"bucket_id": bucket_id, "owner_id": owner_id}
     for table, rows in kept.rows.items():
