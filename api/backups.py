@@ -30,8 +30,9 @@ _UPDATE: Final = (
     "parent. A chain may not contain a loop."
 )
 _DELETE: Final = (
-    "Deletes the record at once, and the blob when nothing refers to it any more. Needs "
-    "admin on the file.\n\nA backup that is the parent of another one cannot be deleted "
+    "Deletes the record at once. The file goes to the trash of its bucket and can be restored for "
+    "some days; then, or with `now` at once, the blob is deleted when nothing refers to it any "
+    "more. Needs admin on the file.\n\nA backup that is the parent of another one cannot be deleted "
     "(409)."
 )
 

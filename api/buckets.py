@@ -5,6 +5,7 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
+from msgspec import UNSET
 
 from api.access import audited, authenticate
 from api.bodies.buckets import (
@@ -121,7 +122,7 @@ async def get(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"PATCH {_BUCKET}",
     "update_bucket",
-    "Change a bucket's name or quota",
+    "Change a bucket",
     Answer("The bucket as it is now.", BucketBody, headers=OF_RECORD),
     body=UpdateBucketBody,
     headers=CONDITIONS,
@@ -138,9 +139,15 @@ async def update(request: web.Request) -> web.Response:
         bucket_id=bucket_id,
         name=None if body.name is None else check_label(body.name, "name"),
         quota_bytes=body.quota_bytes,
+        trash_days=UNSET if body.trash_days is None else body.trash_days,
+        protect_days=UNSET if body.protect_days is None else body.protect_days,
         unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
-    record = await request.app[API].metadata.propose(command, BucketRecord)
+    if command.trash_days is UNSET and command.protect_days is UNSET:
+        record = await request.app[API].metadata.propose(command, BucketRecord)
+    else:  # who can restore what from now on
+        async with audited(request, "update_bucket", principal=caller.subject, target=bucket_id):
+            record = await request.app[API].metadata.propose(command, BucketRecord)
     return record_response(shown(BucketBody, record), record.updated_at_ms)
 
 
@@ -155,7 +162,8 @@ async def update(request: web.Request) -> web.Response:
 async def delete(request: web.Request) -> web.Response:
     """Delete an empty bucket. Needs admin on the bucket.
 
-    A bucket that contains files is a conflict, and so is the default bucket.
+    A bucket that contains files is a conflict, and so is the default bucket. Files in its trash can still
+    be restored, to another bucket.
     """
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")

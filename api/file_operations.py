@@ -34,7 +34,7 @@ from api.bodies.files import (
 from api.bodies.views import shown
 from api.context import API, CONCATENATE
 from api.file_kinds import Act, CreateAnyFile, FileKind, own_fields
-from api.files import delete_of_kind
+from api.files import DELETION, delete_of_kind
 from api.pages import (
     FILE_PARAMETERS,
     NEXT_PAGE,
@@ -54,6 +54,7 @@ from ca.errors import (
     NotFound,
     PayloadTooLarge,
     PreconditionFailed,
+    Protected,
     UploadLocked,
 )
 from metadata.model.later_fields import later_of
@@ -93,6 +94,7 @@ BY_TUS: Final = (
     "addresses of the parts, and is answered when the file is available. If that response is lost, "
     "repeat the request to get it again."
 )
+DAY_S: Final = 86_400
 _OF_FINAL: Final = (NotFound, Conflict, Gone, UploadLocked, ChecksumMismatch)
 _DESCRIPTIONS: Final[Mapping[Act, str]] = {
     "create": (
@@ -107,8 +109,9 @@ _DESCRIPTIONS: Final[Mapping[Act, str]] = {
         "`ETag` do not change."
     ),
     "delete": (
-        "Deletes the record at once, and the blob when nothing refers to it any more. Needs "
-        "admin on the file."
+        "Deletes the record at once. The file goes to the trash of its bucket and can be restored for "
+        "some days; then, or with `now` at once, the blob is deleted when nothing refers to it any "
+        "more. Needs admin on the file."
     ),
 }
 
@@ -187,9 +190,10 @@ def _of_record(kind: FileKind) -> tuple[Operation, ...]:
             handler=partial(_delete, kind),
             summary=f"Delete a {kind.noun}",
             description=_described(kind, "delete"),
+            query=DELETION,
             headers=CONDITIONS,
             answers={200: Answer(f"The {kind.deleted} is deleted.", DeletedFile)},
-            errors=(*kind.deleted_errors, PreconditionFailed),
+            errors=(*kind.deleted_errors, PreconditionFailed, Protected),
         ),
     )
 
@@ -304,6 +308,7 @@ def _command(
         expected_sha256=check_sha256(body.blob_sha256),
         retention_hours=body.retention_period,
         path=check_path(body.path or "") or UNSET,
+        protect_seconds=body.protect_days * DAY_S if isinstance(body.protect_days, int) else UNSET,
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
 

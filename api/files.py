@@ -5,19 +5,22 @@ from functools import partial
 from typing import Final
 
 from aiohttp import hdrs, web
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from api.access import audited, authenticate
 from api.bodies.checks import path_uuid
 from api.bodies.files import CreateTicketBody, DeletedFile, FileReplicas, TicketBody
 from api.context import API
+from api.pages import query_flag
 from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from api.tags import Found, state_named
-from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
+from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed, Protected
 from metadata.model.records import Caller, ContentRecord
 from metadata.protocol.commands import DeleteFile
 from metadata.protocol.queries import GetContent
 from runtime.timestamps import rfc3339
-from web.app import json_response, read_json
+from web.app import METRICS, json_response, read_json
 from web.headers.conditions import evaluate
 
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
@@ -27,6 +30,13 @@ PRECONDITIONS: Final = (
     Parameter("If-None-Match", ("Only if the content differs from this entity tag, or there is none.")),
     Parameter("If-Unmodified-Since", "Only if the content is not newer."),
 )
+DELETION: Final = (
+    Parameter("now", "`1`: delete it for good; it does not go to the trash."),
+    Parameter(
+        "override_protection",
+        "`1`: delete it although it is protected. Only admins of the cluster can; it is audited, and alerts.",
+    ),
+)
 OPERATIONS: Final = OperationTable("Files")
 
 
@@ -35,14 +45,16 @@ OPERATIONS: Final = OperationTable("Files")
     "delete_file",
     "Delete a file of any kind",
     Answer("The file is deleted.", DeletedFile),
+    query=DELETION,
     headers=PRECONDITIONS,
-    errors=(Conflict, PreconditionFailed),
+    errors=(Conflict, PreconditionFailed, Protected),
 )
 async def delete(request: web.Request) -> web.Response:
     """Delete a file of any kind, or a partial upload. Needs admin on the file.
 
-    The record is deleted at once, and the blob when nothing refers to it any more. Preconditions apply to the
-    content of the file. A backup that is the parent of another one is a conflict.
+    Readers find it no more from then on. It goes to the trash of its bucket and can be restored for some
+    days; then, or with `now` at once, the blob is deleted when nothing refers to it any more. Preconditions
+    apply to the content of the file. A backup that is the parent of another one is a conflict.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
@@ -115,8 +127,14 @@ async def delete_of_kind(request: web.Request, kind: str, find: FindFile) -> web
 
 async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
     caller, file_uuid = command.caller, command.file_uuid
-    async with audited(request, "delete_file", principal=caller.subject, target=file_uuid):
+    now, overrides = query_flag(request, "now"), query_flag(request, "override_protection")
+    if now or overrides:
+        command = replace(command, for_good=now or UNSET, override_protection=overrides or UNSET)
+    action = "override_protection" if overrides else "delete_file"
+    async with audited(request, action, principal=caller.subject, target=file_uuid):
         await request.app[API].metadata.propose(command, type(None))
+    if overrides:
+        request.app[METRICS].protection_overridden()
     return json_response(DeletedFile(file_uuid=file_uuid))
 
 

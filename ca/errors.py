@@ -66,6 +66,10 @@ class Conflict(FilestoreError, code="conflict", status=409, title="Conflict"):
     """The record is in a state that forbids this: a name taken, something that is not empty."""
 
 
+class Protected(FilestoreError, code="protected", status=409, title="Protected"):
+    """The file is protected: it cannot be deleted before the date that `details` names."""
+
+
 class NotAvailable(FilestoreError, code="not_available", status=409, title="Not Available"):
     """Content was asked of a file that is not `available` yet."""
 

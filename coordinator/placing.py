@@ -1,6 +1,6 @@
-"""Choose nodes for new bytes and for jobs, which the leader adds to commands. Apart from calls: no I/O.
+"""Set the fields that the leader adds to commands: nodes for new bytes and for jobs, the time in the trash.
 
-The leader can choose, as it receives the heartbeats of nodes.
+The leader can choose nodes, as it receives their heartbeats. Apart from calls: no I/O.
 """
 
 import time
@@ -11,29 +11,52 @@ import msgspec
 from ca.errors import InsufficientStorage, Unavailable
 from ca.identity import Identity
 from coordinator.rpc.server import Refused
+from coordinator.storage.config import CoordinatorConfig
 from metadata.model.placement import Candidate, choose, holder_first
 from metadata.model.records import ClusterView
+from metadata.model.rules import FILES_GO_TO_TRASH
 from metadata.protocol.calls import DISK_FAILED
-from metadata.protocol.commands import AnyCommand, CreateFile, CreatePartial, RestartUpload, TriggerJob
+from metadata.protocol.commands import (
+    AnyCommand,
+    CreateFile,
+    CreatePartial,
+    DeleteFile,
+    RestartUpload,
+    TriggerJob,
+)
 from metadata.rpc.node_health import NodeHealth
 from runtime.wording import counted
 
+DAY_MS = 86_400_000
 SHOWN_MAX = 3  # nodes that an error names
 
 
 class NodeChooser:
-    """Sets the fields of a command that only a leader can set, for the nodes of `view`."""
+    """Sets the fields of a command that only a leader can set, for the nodes of `view`.
 
-    def __init__(self, identity: Identity, view: Callable[[], ClusterView], health: NodeHealth) -> None:
-        self._identity, self._view, self._health = identity, view, health
+    Deleted files stay in the trash for the days of `config`, once the `rules` in force know it.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        view: Callable[[], ClusterView],
+        health: NodeHealth,
+        rules: Callable[[], int],
+    ) -> None:
+        self._own_id, self._view, self._health = config.id, view, health
+        self._rules, self._trash_ms = rules, config.trash_days * DAY_MS
 
     def with_leader_fields(self, command: AnyCommand, proposer: Identity) -> AnyCommand:
-        """Return the command with the placement of new bytes, or the worker of a job.
+        """Return the command with the placement of new bytes, the worker of a job, or the time in the trash.
 
         Raises Unavailable, Refused.
         """
         if isinstance(command, TriggerJob):
-            return msgspec.structs.replace(command, node_id=self._identity.id)
+            return msgspec.structs.replace(command, node_id=self._own_id)
+        if isinstance(command, DeleteFile):
+            trash_ms = self._trash_ms if self._rules() >= FILES_GO_TO_TRASH else msgspec.UNSET
+            return msgspec.structs.replace(command, trash_ms=trash_ms)
         if isinstance(command, RestartUpload):
             return msgspec.structs.replace(command, placement=self.placement(command.file_uuid, 0))
         if not isinstance(command, CreateFile | CreatePartial):

@@ -32,6 +32,7 @@ from coordinator.member.rules_upgrade import Upgrades
 from coordinator.member.snapshot_fetch import Fetcher
 from coordinator.member.state_checks import check_state
 from coordinator.member.state_digests import Digests, check_not_diverged
+from coordinator.placing import NodeChooser
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft_metrics import CoordinatorMetrics, timed_sync
@@ -296,6 +297,7 @@ class _Member:
         )
         self.keeper = NodeKeeper(context, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(context)
+        self.placing = NodeChooser(config, self.view, self.health, ledger.store.rules)
         self.job_runs = JobRuns(
             config.id,
             self.driver,
@@ -386,6 +388,7 @@ class _Member:
             digests=self.digests,
             clocks=self.clocks,
             statuses=self.statuses,
+            placing=self.placing,
         )
 
     def follow_time(self, reply: HeartbeatReply) -> None:

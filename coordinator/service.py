@@ -118,6 +118,7 @@ class Service:
         digests: Digests,
         clocks: MemberClocks,
         statuses: Statuses,
+        placing: NodeChooser,
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -135,7 +136,7 @@ class Service:
         self._sign_ins = SignInFlows(
             store, authority, tokens.sign_in, clocks, is_development=lambda: view().development
         )
-        self._placing = NodeChooser(identity, view, health)
+        self._placing = placing
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()

@@ -39,6 +39,7 @@ from api.bodies.sign_in import (
     SignedIn,
     StartedSignIn,
 )
+from api.bodies.trash import ProtectedFile, RestoredFileBody, TrashedFileBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
 from api.routes import METADATA
@@ -75,6 +76,9 @@ RECORDS: Final = (
     Known("Bucket", BucketBody, "Record"),
     Known("BucketUpload", BucketUploadBody),
     Known("Folder", FolderBody),
+    Known("TrashedFile", TrashedFileBody),
+    Known("RestoredFile", RestoredFileBody),
+    Known("ProtectedFile", ProtectedFile),
     Known("Grant", OwnPermissionBody, least=PermissionBody),
     Known("Share", PublicTokenBody, "Secret"),
     Known("ListedShare", OwnPublicToken, least=ListedPublicToken),
@@ -120,6 +124,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
     "files": ("Files",),
     "administration": (
         "Buckets",
+        "Trash",
         "Grants",
         "Shares",
         "Users",

@@ -43,6 +43,11 @@ class Metrics:
         )
         for cause in (ALL_TAKEN, GREEDY):  # a rule meets a zero and no gap
             self._connections_refused.labels(cause)
+        self._overrides = Counter(
+            "filestore_protection_overrides",
+            "Deletions by admins that overrode the protection of files.",
+            registry=self.registry,
+        )
         self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
         Gauge(
             "filestore_http_requests_in_progress",
@@ -53,6 +58,10 @@ class Metrics:
     def connection_refused(self, cause: str) -> None:
         """Count one, of a listener of this process."""
         self._connections_refused.labels(cause).inc()
+
+    def protection_overridden(self) -> None:
+        """Count one deletion that overrode the protection of a file."""
+        self._overrides.inc()
 
     def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one request. `route` is a template from the router or a fixed word in parentheses."""

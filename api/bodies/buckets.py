@@ -5,7 +5,9 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.bodies.fields import (
+    PROTECT_DAYS_MAX,
     SIZE_BYTES_MAX,
+    TRASH_DAYS_MAX,
     Amount,
     BucketId,
     Count,
@@ -37,6 +39,34 @@ QuotaBytes = Annotated[
 ]
 
 
+TrashDays = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=TRASH_DAYS_MAX,
+        description="Days for which deleted files can be restored; 0: they are deleted for good at once.",
+        examples=[30],
+    ),
+]
+ShownTrashDays = Annotated[
+    TrashDays,
+    Meta(
+        description=(
+            "Days for which deleted files can be restored. Absent: those of the cluster, 7 by default."
+        )
+    ),
+]
+BucketProtectDays = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=PROTECT_DAYS_MAX,
+        description="Days in which a new file of the bucket cannot be deleted; 0 for none.",
+        examples=[14],
+    ),
+]
+
+
 class CreateBucketBody(Request, frozen=True, kw_only=True):
     """A bucket to create. The caller becomes its owner."""
 
@@ -49,6 +79,8 @@ class UpdateBucketBody(Request, frozen=True, kw_only=True):
 
     name: BucketName | None = None
     quota_bytes: QuotaBytes | None = None
+    trash_days: TrashDays | None = None
+    protect_days: BucketProtectDays | None = None
 
 
 class BucketBody(Struct, frozen=True, kw_only=True):
@@ -64,6 +96,15 @@ class BucketBody(Struct, frozen=True, kw_only=True):
         Meta(description="Bytes of the quota that are reserved for unfinished uploads.", examples=[524288]),
     ] = 0
     file_count: Annotated[Amount, Meta(description="Number of files, finished or not.", examples=[3])]
+    trash_days: (
+        Annotated[TrashDays, Meta(description="As in the request. Absent: the cluster's.")] | UnsetType
+    ) = UNSET
+    protect_days: BucketProtectDays = 0
+    trash_files: Annotated[Amount, Meta(description="Number of files in its trash.", examples=[2])] = 0
+    trash_bytes: Annotated[
+        Amount,
+        Meta(description="Bytes of the files in its trash; the quota does not count them.", examples=[2048]),
+    ] = 0
     created_at: CreatedAt
     updated_at: UpdatedAt
 

@@ -26,6 +26,8 @@ RETENTION_HOURS_MAX: Final = 876_000  # a hundred years
 LABEL_CHARS_MAX: Final = 255
 PORT_MAX: Final = 65_535
 FOLDER_DEPTH_MAX: Final = 64
+PROTECT_DAYS_MAX: Final = 3660  # ten years
+TRASH_DAYS_MAX: Final = 90
 
 _HEX: Final = "[0-9a-f]"
 _ANY_HEX: Final = "[0-9a-fA-F]"
@@ -248,6 +250,26 @@ ExpiresAt = Annotated[
             "When the retention period ends and the content is removed. For a tombstoned file: "
             'when the record is removed as well. "" for never, and until the file is available.'
         )
+    ),
+]
+ProtectedUntil = Annotated[
+    MaybeTimestamp,
+    Meta(description='The file cannot be deleted before this time. "" if it is not protected.'),
+]
+ProtectDays = Annotated[
+    int,
+    Meta(ge=1, le=PROTECT_DAYS_MAX, description="Days in which the file cannot be deleted.", examples=[30]),
+]
+NewProtectDays = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=PROTECT_DAYS_MAX,
+        description=(
+            "Days in which the file cannot be deleted. 0: it can be deleted, even if its bucket protects new "
+            "files. If absent: as its bucket has it."
+        ),
+        examples=[30],
     ),
 ]
 UploadUrl = Annotated[

@@ -25,8 +25,10 @@ from api.bodies.fields import (
     MaybeTimestamp,
     MemberId,
     NewFolderPath,
+    NewProtectDays,
     NewRetentionHours,
     OwnerId,
+    ProtectedUntil,
     Request,
     RetentionHours,
     ShownRetentionHours,
@@ -52,6 +54,7 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
     size_bytes: GivenSizeBytes | None = None
     blob_sha256: GivenSha256 = ""
     path: FolderPath | UnsetType | None = UNSET
+    protect_days: NewProtectDays | UnsetType | None = UNSET
 
 
 class UpdateFileBody(Request, frozen=True, kw_only=True):
@@ -120,6 +123,7 @@ class FileBody(Struct, frozen=True, kw_only=True):
     created_at: CreatedAt
     updated_at: UpdatedAt
     path: FolderPath = ""
+    protected_until: ProtectedUntil = ""
 
 
 class FileSummary(Struct, frozen=True, kw_only=True):
@@ -136,6 +140,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     created_at: CreatedAt
     kind: KindOfFile | UnsetType = UNSET
     path: FolderPath = ""
+    protected_until: ProtectedUntil = ""
 
 
 def kind_of(record: FileRecord) -> str | UnsetType:
@@ -159,7 +164,7 @@ class FileReplicas(Struct, frozen=True, kw_only=True):
 
 
 class DeletedFile(Struct, frozen=True, kw_only=True):
-    """The record is gone; `status` is `deleted`."""
+    """The file is deleted; `status` is `deleted`. It can be restored while it is in the trash."""
 
     file_uuid: FileUuid
     status: FileStatus = "deleted"

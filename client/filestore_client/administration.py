@@ -24,10 +24,13 @@ from filestore_client.base.records import (
     Node,
     Permission,
     PrincipalType,
+    ProtectedFile,
     RemovedNode,
+    RestoredFile,
     RevokedNode,
     RotatedKey,
     Share,
+    TrashedFile,
     TriggeredRun,
     User,
 )
@@ -68,13 +71,21 @@ class Buckets(Resource):
         return None
 
     async def update(
-        self, bucket_id: str, *, name: str | None = None, quota_bytes: int | None = None, if_match: str = ""
+        self,
+        bucket_id: str,
+        *,
+        name: str | None = None,
+        quota_bytes: int | None = None,
+        trash_days: int | None = None,
+        protect_days: int | None = None,
+        if_match: str = "",
     ) -> Bucket:
-        """Change the name or the quota. `if_match`: its expected `etag`.
+        """Change what is given. `if_match`: its expected `etag`.
 
-        Raises PreconditionFailed, Conflict if the name is in use.
+        `trash_days`: for how long deleted files can be restored; `protect_days`: for how long a new file
+        cannot be deleted. Raises PreconditionFailed, Conflict if the name is in use.
         """
-        body = given(name=name, quota_bytes=quota_bytes)
+        body = given(name=name, quota_bytes=quota_bytes, trash_days=trash_days, protect_days=protect_days)
         headers = {"If-Match": if_match} if if_match else {}
         return await self._record("PATCH", bucket_id, body=body, headers=headers)
 
@@ -94,6 +105,41 @@ class Buckets(Resource):
         answer, headers = await self._transport.answer(method, path, **request)
         bucket = self._transport.decode(answer, Bucket, path)
         return msgspec.structs.replace(bucket, etag=headers.get("ETag", ""))
+
+
+class Trash(Resource):
+    """Deleted files that can be restored, and files that cannot be deleted."""
+
+    def list(self, *, bucket_id: str = "") -> AsyncIterator[TrashedFile]:
+        """Every deleted file of the caller, in the order of their deletion; for admins all.
+
+        `bucket_id`: those of a bucket; all of them for its admins.
+        """
+        return pages(self._transport, "/api/v1/trash", "files", TrashedFile, bucket_id=bucket_id)
+
+    async def restore(self, file_uuid: str, *, bucket_id: str = "") -> RestoredFile:
+        """Restore a file, and the backups in the trash that it builds on.
+
+        `bucket_id`: another bucket than its own. Raises NotFound, PayloadTooLarge if the bucket has no room,
+        Conflict if the bucket, or a backup that it builds on, is gone for good.
+        """
+        path = with_query(f"/api/v1/trash/{path_part(file_uuid)}/restore", bucket_id=bucket_id)
+        return await self._transport.call("POST", path, RestoredFile)
+
+    async def delete(self, file_uuid: str) -> None:
+        """Delete a file in the trash for good. Raises Conflict while a backup there builds on it."""
+        await self._transport.delete(f"/api/v1/trash/{path_part(file_uuid)}")
+
+    async def protect(
+        self, file_uuid: str, *, days: int | None = None, protected_until: str = ""
+    ) -> ProtectedFile:
+        """Protect a file from deletion for some days, or until a time (RFC 3339).
+
+        It can be extended, and not shortened. Raises InvalidRequest for an earlier end than the present one.
+        """
+        body = given(protect_days=days, protected_until=protected_until or None)
+        path = f"/api/v1/files/{path_part(file_uuid)}/protection"
+        return await self._transport.call("POST", path, ProtectedFile, body=body, repeats=days is None)
 
 
 class Grants(Resource):

@@ -313,6 +313,15 @@ class BlockingBuckets(Blocking[administration.Buckets]):
     delete = blocking(administration.Buckets.delete)
 
 
+class BlockingTrash(Blocking[administration.Trash]):
+    """Deleted files that can be restored, and files that cannot be deleted."""
+
+    list = listing(administration.Trash.list)
+    restore = blocking(administration.Trash.restore)
+    delete = blocking(administration.Trash.delete)
+    protect = blocking(administration.Trash.protect)
+
+
 class BlockingGrants(Blocking[administration.Grants]):
     """Permissions on buckets and files."""
 

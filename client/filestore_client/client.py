@@ -15,6 +15,7 @@ from filestore_client.administration import (
     JoinTokens,
     Nodes,
     Shares,
+    Trash,
     Users,
 )
 from filestore_client.base.contexts import find_context
@@ -59,6 +60,7 @@ class AsyncClient:
         self.images = Images(self.transport)
         self.backups = KindFiles(self.transport, BACKUP)
         self.buckets = Buckets(self.transport)
+        self.trash = Trash(self.transport)
         self.grants = Grants(self.transport)
         self.shares = Shares(self.transport)
         self.users = Users(self.transport)

@@ -18,7 +18,7 @@ from filestore_client.base.errors import (
     NotFound,
     Unavailable,
 )
-from filestore_client.base.pages import check_filters, pages
+from filestore_client.base.pages import check_filters, pages, with_query
 from filestore_client.base.paths import content_path, forms_of, path_part
 from filestore_client.base.records import (
     Content,
@@ -321,9 +321,10 @@ class Files:
         found: FileRecord = await self._kinds[record.kind].update(file_uuid, if_match=if_match, **fields)
         return found
 
-    async def delete(self, file_uuid: str) -> None:
-        """Delete a file of any kind for good, or its upload."""
-        await self._transport.delete(content_path(file_uuid))
+    async def delete(self, file_uuid: str, *, now: bool = False, override_protection: bool = False) -> None:
+        """Move a file of any kind to the trash; `now`: delete it for good. Raises Protected, Conflict."""
+        options = {"now": now or None, "override_protection": override_protection or None}
+        await self._transport.delete(with_query(content_path(file_uuid), **options))
 
     async def stat(self, file_uuid: str) -> Content:
         """Size, checksum, name and type of available content. Raises NotFound, NotAvailable, Forbidden."""
@@ -338,8 +339,7 @@ class Files:
         """A short-lived address of the file that needs no token, such as for a browser."""
         body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         path = f"{content_path(file_uuid)}/ticket"
-        # Nothing is recorded of it, so twice does no harm.
-        return await self._transport.call("POST", path, Ticket, body=body, repeats=True)
+        return await self._transport.call("POST", path, Ticket, body=body, repeats=True)  # none is recorded
 
     async def _send_stream(
         self,

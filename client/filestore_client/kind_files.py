@@ -42,7 +42,7 @@ class KindFiles(Generic[R]):
         return await self._record("PATCH", file_uuid, body=fields, if_match=if_match)
 
     async def delete(self, file_uuid: str, *, if_match: str = "") -> None:
-        """Delete the file for good, or its upload."""
+        """Delete the file, or its upload. A file goes to the trash of its bucket."""
         await self._transport.delete(self._path(file_uuid), headers=_if_match(if_match))
 
     async def _record(

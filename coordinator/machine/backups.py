@@ -6,7 +6,9 @@ remove it, expiry passes it over.
 
 from typing import Any
 
-from ca.errors import InvalidRequest, NotFound
+from msgspec import UNSET
+
+from ca.errors import InvalidRequest, NotFound, Protected
 from coordinator.machine import files, kinds
 from coordinator.machine.execution.access import Level, require_user
 from coordinator.machine.execution.change import Change, Question
@@ -37,6 +39,8 @@ def update(change: Change, command: UpdateBackup) -> BackupRecord:
     values = kinds.named(_KIND, command)
     parent_uuid = _parent_after(record, values)
     if parent_uuid != record.parent_backup_uuid:
+        if record.status == "available" and record.protected_until_ms is not UNSET:
+            raise Protected("The backup is protected, and so is what it builds on.")
         values["parent_backup_uuid"] = parent_uuid
         if parent_uuid:
             _check_parent(change, command.caller, command.file_uuid, parent_uuid)

@@ -12,9 +12,15 @@ from coordinator.machine.execution import quotas
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import Collected
-from metadata.protocol.commands import Collect, CollectOverQuota
+from metadata.protocol.commands import Collect, CollectOverQuota, CollectPurged
 from metadata.protocol.queries import FindBlob
 from runtime.bounds import TOTAL_BYTES_MAX
+
+# Noted content that has a reference again, or whose grace is over.
+_PURGED = (
+    "FROM purged_blobs p CROSS JOIN blobs b ON b.sha256 = p.sha256"
+    " WHERE b.reference_count > 0 OR (b.collected_at IS NULL AND b.released_at_ms <= ?)"
+)
 
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
@@ -68,8 +74,8 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
     replicas.recount(change.db, sha256)
 
 
-def release(change: Change, sha256: str, bucket_id: str) -> None:
-    """Count one file less with this content, a file of this bucket.
+def release(change: Change, sha256: str, bucket_id: str) -> bool:
+    """Count one file less with this content, a file of this bucket; return whether it was the last one.
 
     The blob stays until it is collected.
     """
@@ -84,6 +90,16 @@ def release(change: Change, sha256: str, bucket_id: str) -> None:
         _count(change.db, blobs=-1, size_bytes=-size_bytes)
         damaged.refresh(change.db, sha256, is_unheld=False)
         quotas.release(change.db, sha256, bucket_id, size_bytes)
+    return bool(references == 0)
+
+
+def note_purged(change: Change, sha256: str) -> None:
+    """Note content that was deleted for good on purpose, if no file refers to it any more."""
+    change.db.execute(
+        "INSERT INTO purged_blobs (sha256, at_ms) SELECT sha256, ? FROM blobs"
+        " WHERE sha256 = ? AND reference_count = 0 ON CONFLICT (sha256) DO UPDATE SET at_ms = excluded.at_ms",
+        (change.at_ms, sha256),
+    )
 
 
 def collect(change: Change, command: Collect) -> Collected:
@@ -118,6 +134,39 @@ def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
             blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
             excess_bytes -= size_bytes
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=blobs + marked >= command.rows_max)
+
+
+def collect_purged(change: Change, command: CollectPurged) -> Collected:
+    """Collect noted content that no file refers to, and forget the notes of what files refer to again."""
+    rows = change.db.execute(
+        f"SELECT b.sha256, b.size_bytes, b.reference_count {_PURGED} ORDER BY p.at_ms, p.sha256 LIMIT ?",
+        (change.at_ms - command.grace_ms, command.rows_max),
+    ).fetchall()
+    blobs = blob_bytes = marked = 0
+    for sha256, size_bytes, references in rows:
+        if blobs + marked >= command.rows_max:
+            break
+        if references:
+            change.db.execute("DELETE FROM purged_blobs WHERE sha256 = ?", (sha256,))
+            continue
+        marked += _mark_for_deletion(change, sha256)
+        blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=len(rows) == command.rows_max)
+
+
+def is_purged(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
+    """Return whether a CollectPurged at this time would find anything."""
+    (is_found,) = db.execute(f"SELECT EXISTS (SELECT 1 {_PURGED})", (at_ms - grace_ms,)).fetchone()
+    return bool(is_found)
+
+
+def purged_bytes(db: sqlite3.Connection) -> int:
+    """Return the bytes of noted content that waits to be collected, once each."""
+    row = db.execute(
+        "SELECT IFNULL(SUM(b.size_bytes), 0) FROM purged_blobs p JOIN blobs b ON b.sha256 = p.sha256"
+        " WHERE b.reference_count = 0"
+    ).fetchone()
+    return int(row[0])
 
 
 def is_over_quota(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:

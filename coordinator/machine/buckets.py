@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ca.errors import Conflict, NotFound
+from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine.execution import states
 from coordinator.machine.execution.access import (
     Level,
@@ -17,15 +17,24 @@ from coordinator.machine.execution.access import (
 )
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, read_page
+from coordinator.machine.execution.protection import PROTECT_DAYS_MAX
 from metadata.model.listed_records import BucketUpload, BucketUploadPage
 from metadata.model.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
 from metadata.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
 from metadata.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 
-_COLUMNS = (
-    "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"
-    " reserved_bytes, sequence"
+_OF_SAFETY = "(SELECT {} FROM bucket_safety s WHERE s.bucket_id = buckets.bucket_id)"
+_OF_TRASH = "(SELECT {} FROM trash_totals t WHERE t.bucket_id = buckets.bucket_id)"
+_COLUMNS = ", ".join(
+    (
+        "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms",
+        "reserved_bytes",
+        *map(_OF_SAFETY.format, ("trash_days", "protect_days")),
+        *map(_OF_TRASH.format, ("files", "bytes")),
+        "sequence",
+    )
 )
+TRASH_DAYS_MAX = 90
 _OWNED = (
     "SELECT bucket_id FROM"
     " (SELECT bucket_id FROM buckets WHERE owner_id = ? AND sequence > ? ORDER BY sequence LIMIT ?)"
@@ -56,14 +65,15 @@ def create(change: Change, command: CreateBucket) -> BucketRecord:
 
 
 def update(change: Change, command: UpdateBucket) -> BucketRecord:
-    """Change name or quota; None leaves them. Needs admin. A quota below the used bytes only stops new files.
+    """Change name, quota, trash or protection. Needs admin.
 
-    The default bucket keeps its name.
+    A quota below the used bytes only stops new files. The default bucket keeps its name.
     """
     bucket = require(change, command.caller, command.bucket_id, Level.ADMIN)
     name = bucket.name if command.name is None else command.name
     quota_bytes = bucket.quota_bytes if command.quota_bytes is None else command.quota_bytes
-    if (name, quota_bytes) == (bucket.name, bucket.quota_bytes):
+    safety = _safety_after(bucket, command)
+    if (name, quota_bytes, safety) == (bucket.name, bucket.quota_bytes, _safety_of(bucket)):
         states.require(bucket.updated_at_ms, command.unchanged_since_ms)
         return bucket
     if name != bucket.name:
@@ -75,6 +85,13 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
         f"UPDATE buckets SET name = ?, quota_bytes = ?, {states.NEXT} WHERE bucket_id = ?",
         (name, quota_bytes, change.at_ms, bucket.bucket_id),
     )
+    if safety != _safety_of(bucket):
+        change.db.execute(
+            "INSERT INTO bucket_safety (bucket_id, trash_days, protect_days) VALUES (?, ?, ?)"
+            " ON CONFLICT (bucket_id) DO UPDATE"
+            " SET trash_days = excluded.trash_days, protect_days = excluded.protect_days",
+            (bucket.bucket_id, *safety),
+        )
     return _record(_row(change.db, bucket.bucket_id))
 
 
@@ -150,6 +167,25 @@ def _require_shown(question: Question, caller: Caller, bucket_id: str) -> Bucket
     return require(question, caller, bucket_id, level)
 
 
+def _safety_of(bucket: BucketRecord) -> tuple[int | None, int]:
+    """Return the days in the trash, None for those of the cluster, and the days of protection."""
+    return None if bucket.trash_days is msgspec.UNSET else bucket.trash_days, bucket.protect_days or 0
+
+
+def _safety_after(bucket: BucketRecord, command: UpdateBucket) -> tuple[int | None, int]:
+    """Return `_safety_of` the bucket once the command is applied. Raises InvalidRequest."""
+    trash_days, protect_days = _safety_of(bucket)
+    if command.trash_days is not msgspec.UNSET:
+        trash_days = command.trash_days
+    if command.protect_days is not msgspec.UNSET:
+        protect_days = command.protect_days
+    if (trash_days or 0) > TRASH_DAYS_MAX:
+        raise InvalidRequest(f"trash_days: at most {TRASH_DAYS_MAX}.")
+    if protect_days > PROTECT_DAYS_MAX:
+        raise InvalidRequest(f"protect_days: at most {PROTECT_DAYS_MAX}.")
+    return trash_days, protect_days
+
+
 def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:
     """Raise Conflict if another bucket has the name."""
     taken = db.execute(
@@ -190,4 +226,8 @@ def _record(row: tuple[Any, ...]) -> BucketRecord:
         created_at_ms=row[6],
         updated_at_ms=row[7],
         reserved_bytes=row[8] or msgspec.UNSET,
+        trash_days=msgspec.UNSET if row[9] is None else row[9],
+        protect_days=row[10] or msgspec.UNSET,
+        trash_files=row[11] or msgspec.UNSET,
+        trash_bytes=row[12] or msgspec.UNSET,
     )

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, Unavailable
 from coordinator.machine import blobs, files, replicas
-from coordinator.machine.execution import states
+from coordinator.machine.execution import protection, states
 from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord, Manifest
@@ -69,6 +69,7 @@ def make_available(change: Change, row: files.FileRow, command: CompleteUpload) 
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, patch_offset, row.sequence),
     )
     describe(change, row, command)
+    protection.begin(change, row.sequence, row.bucket_id)
     change.db.execute(
         f"UPDATE buckets SET used_bytes = used_bytes + ?, {states.NEXT} WHERE bucket_id = ?",
         (command.size_bytes, change.at_ms, row.bucket_id),

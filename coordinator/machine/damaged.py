@@ -182,8 +182,11 @@ def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_i
 
 def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> DamagedBlob:
     files = db.execute(
-        "SELECT file_uuid, filename FROM files WHERE blob_sha256 = ? ORDER BY sequence LIMIT ?",
-        (sha256, FILES_SHOWN_MAX),
+        "SELECT file_uuid, filename FROM"
+        " (SELECT file_uuid, filename, sequence FROM files WHERE blob_sha256 = ?"
+        " UNION ALL SELECT file_uuid, filename, sequence FROM trash WHERE blob_sha256 = ?)"
+        " ORDER BY sequence LIMIT ?",
+        (sha256, sha256, FILES_SHOWN_MAX),
     ).fetchall()
     marked = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",

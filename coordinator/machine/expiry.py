@@ -1,9 +1,10 @@
 """Expire records whose time has passed: uploads, files, permissions, tokens, burials, replaced token keys.
 
-The full list is: uploads, the retention of files, tombstones, permissions, public and join tokens, burials,
-replaced keys of user tokens, sessions of users, and invitations. An index on the due time finds them, and a
-command looks at a bounded number of rows. `files.due_at_ms` is the time of a file's next step: an available
-file becomes tombstoned at the end of its retention, and is deleted a tombstone period later.
+The full list is: uploads, protections, the retention of files, tombstones, the trash, permissions, public and
+join tokens, burials, replaced keys of user tokens, sessions of users, and invitations. An index on the due
+time finds them, and a command looks at a bounded number of rows. `files.due_at_ms` is the time of a file's
+next step: an available file becomes tombstoned at the end of its retention, and is deleted a tombstone period
+later. A protected file is postponed until its protection ends.
 
 A backup is not tombstoned while another one builds on it that is not tombstoned, and it is deleted after all
 of those. Until then it is postponed for an hour, so that it does not block others. A postponed upload may be
@@ -16,8 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from coordinator.machine import burials, cluster, files
-from coordinator.machine.execution import states
+from coordinator.machine import burials, cluster, files, trash
+from coordinator.machine.execution import protection, states
 from coordinator.machine.execution.change import Change
 from coordinator.machine.people import invitations, user_sessions
 from metadata.model.jobs import Expired
@@ -33,6 +34,8 @@ CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wante
 _DUE = (
     "SELECT EXISTS (SELECT 1 FROM uploads WHERE expires_at_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM files WHERE due_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM trash WHERE due_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM protected_files WHERE until_ms > 0 AND until_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM bucket_permissions WHERE expires_at_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM file_permissions WHERE expires_at_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM public_tokens WHERE expires_at_ms <= :public_tokens)"
@@ -71,6 +74,9 @@ def expire(change: Change, command: Expire) -> Expired:
     room = _Room(min(command.rows_max, EXPIRE_ROWS_MAX))
     at_ms = change.at_ms
     uploads = _end_uploads(change, room)
+    protections = protection.end_due(change, room.rows) if room.rows > 0 else 0
+    room.rows -= protections
+    trashed = _end_trash(change, room)
     retained, tombstones = _end_files(change, room, command.tombstone_ms)
     permissions = _delete(change.db, room, "file_permissions", at_ms)
     permissions += _delete(change.db, room, "bucket_permissions", at_ms)
@@ -89,6 +95,8 @@ def expire(change: Change, command: Expire) -> Expired:
         public_tokens=public_tokens,
         join_tokens=join_tokens,
         burials=buried,
+        trashed=trashed,
+        protections=protections,
         more=room.rows <= 0,
     )
 
@@ -132,7 +140,9 @@ def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int
             if room.rows <= 0:
                 break
             file = files.row_of(row)
-            if file.status == "available":
+            if end_ms := protection.until_ms(change.db, file.sequence):
+                _put_off(change, room, file, end_ms)
+            elif file.status == "available":
                 retained += _tombstone(change, room, file, tombstone_ms)
             elif _is_parent(change.db, file):
                 _put_off(change, room, file)
@@ -140,6 +150,17 @@ def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int
                 _remove(change, room, file)
                 tombstones += 1
     return retained, tombstones
+
+
+def _end_trash(change: Change, room: _Room) -> int:
+    gone = 0
+    while room.rows > 0:
+        looked_at, ended = trash.end_due(change, room.rows, PUT_OFF_MS)
+        if not looked_at:
+            break
+        gone += ended
+        room.rows -= looked_at
+    return gone
 
 
 def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: int) -> int:
@@ -155,10 +176,9 @@ def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: i
     return 1
 
 
-def _put_off(change: Change, room: _Room, file: files.FileRow) -> None:
-    change.db.execute(
-        "UPDATE files SET due_at_ms = ? WHERE sequence = ?", (change.at_ms + PUT_OFF_MS, file.sequence)
-    )
+def _put_off(change: Change, room: _Room, file: files.FileRow, until_ms: int = 0) -> None:
+    due_at_ms = max(change.at_ms + PUT_OFF_MS, until_ms)
+    change.db.execute("UPDATE files SET due_at_ms = ? WHERE sequence = ?", (due_at_ms, file.sequence))
     room.rows -= 1
 
 
@@ -182,13 +202,13 @@ def _is_part(db: sqlite3.Connection, file: files.FileRow) -> bool:
 
 
 def _is_wanted(db: sqlite3.Connection, file: files.FileRow) -> bool:
-    """Return whether another backup builds on this one that is not tombstoned itself."""
+    """Return whether a backup that is not tombstoned itself builds on this one. It may be in the trash."""
     states = _children(db, file, CHILDREN_LOOKED_AT)
-    return len(states) == CHILDREN_LOOKED_AT or any(status != "tombstoned" for status in states)
+    return len(states) >= CHILDREN_LOOKED_AT or any(status != "tombstoned" for status in states)
 
 
 def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> list[str]:
-    """Return the states of backups that build on this one, the oldest first."""
+    """Return the states of backups that build on this one, the oldest first; those in the trash are last."""
     if file.kind != BACKUP:
         return []
     rows = db.execute(
@@ -196,7 +216,7 @@ def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> li
         " WHERE b.parent_backup_uuid = ? AND b.parent_backup_uuid <> '' ORDER BY b.sequence LIMIT ?",
         (file.file_uuid, count_max),
     ).fetchall()
-    return [status for (status,) in rows]
+    return [status for (status,) in rows] + ["trash"] * trash.has_children(db, file.file_uuid)
 
 
 def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int, key: str = "sequence") -> int:

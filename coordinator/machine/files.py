@@ -1,7 +1,6 @@
 """The row that every stored file has, of any kind.
 
-This module creates it, finds it if the caller has permission, and removes it; and it lists the files of a
-bucket.
+This module creates it, finds it if the caller has permission, and removes it.
 """
 
 import sqlite3
@@ -11,7 +10,7 @@ from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import blobs, folders
-from coordinator.machine.execution import quotas, states
+from coordinator.machine.execution import protection, quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
@@ -26,7 +25,7 @@ from coordinator.machine.execution.pages import (
 )
 from metadata.model import rules
 from metadata.model.records import BACKUP, DEFAULT_BUCKET_ID, PARTIAL, Caller
-from metadata.protocol.commands import DeleteFile, UpdateFile
+from metadata.protocol.commands import UpdateFile
 from metadata.protocol.queries import CheckNewFile
 
 _IS_FILE = Condition("f.kind <> ?", (PARTIAL,))  # for lists of every kind
@@ -36,7 +35,8 @@ _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 # Of `files f`, for `fields_of`.
 FILE_COLUMNS = (
     "f.file_uuid, f.bucket_id, f.owner_id, f.filename, f.content_type, f.size_bytes, f.blob_sha256, f.status,"
-    f" f.created_at_ms, f.updated_at_ms, f.retention_hours, f.due_at_ms, {folders.PATH_COLUMN}"
+    f" f.created_at_ms, f.updated_at_ms, f.retention_hours, f.due_at_ms, {folders.PATH_COLUMN},"
+    f" {protection.UNTIL_COLUMN}"
 )
 
 
@@ -140,8 +140,9 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
     Every user may in the default bucket, in others it takes write. `given_back_bytes`: reserved until then.
     """
     row = scope.db.execute(
-        "SELECT owner_id, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?) FROM buckets WHERE bucket_id = ?",
-        (new.file_uuid, new.bucket_id),
+        "SELECT owner_id, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
+        " OR EXISTS (SELECT 1 FROM trash WHERE file_uuid = ?) FROM buckets WHERE bucket_id = ?",
+        (new.file_uuid, new.file_uuid, new.bucket_id),
     ).fetchone()
     if row is None:
         raise InvalidRequest("bucket_id: there is no such bucket.")
@@ -210,20 +211,6 @@ def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:
     return {column: value for column, value in named.items() if isinstance(value, str)}
 
 
-def delete(change: Change, command: DeleteFile) -> None:
-    """Remove the record and its file, and the reference to its blob. Needs admin on the file.
-
-    A partial upload is removed too: its owner and the admins of its bucket may. No rules say since when,
-    because none exists before `UPLOADS_ARE_CONCATENATED`.
-    """
-    row = require(
-        change, command.caller, command.file_uuid, Level.ADMIN, command.kind, also_partial=not command.kind
-    )
-    require_removable(change.db, row)
-    states.require_of_file(change, row.sequence, command.unchanged_since_ms)
-    remove(change, row)
-
-
 def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
     """Raises Conflict for a backup that others name as their parent, and for a part of a final upload."""
     if row.kind == PARTIAL and (final := final_of(db, row.file_uuid)):
@@ -251,13 +238,21 @@ def remove_parts(change: Change, file_uuid: str) -> int:
 
 
 def remove(change: Change, row: FileRow) -> int:
-    """Take a file's rows away and drop its reference to a blob; how many parts its upload had.
+    """Take a file's rows away and drop its reference to a blob; how many parts its upload had."""
+    parts = take_out(change, row)
+    if row.blob_sha256:
+        blobs.release(change, row.blob_sha256, row.bucket_id)
+    return parts
+
+
+def take_out(change: Change, row: FileRow, *, has_upload: bool = True) -> int:
+    """Take a file's rows away, and not its reference to a blob; how many parts its upload had.
 
     The row of its kind goes with it, its upload with these parts, its permissions and its public tokens.
     """
-    parts = remove_parts(change, row.file_uuid)
+    parts = remove_parts(change, row.file_uuid) if has_upload else 0
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
-    reserved_bytes = quotas.of_upload(change.db, row.file_uuid)
+    reserved_bytes = quotas.of_upload(change.db, row.file_uuid) if has_upload else 0
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     if row.kind != PARTIAL:
         change.db.execute(
@@ -266,8 +261,6 @@ def remove(change: Change, row: FileRow) -> int:
             (used_bytes, change.at_ms, row.bucket_id),
         )
     quotas.add_reserved(change.db, row.bucket_id, -reserved_bytes)
-    if row.blob_sha256:
-        blobs.release(change, row.blob_sha256, row.bucket_id)
     return parts
 
 
@@ -287,4 +280,5 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "retention_hours": UNSET if row[10] is None else row[10],
         "due_at_ms": UNSET if row[11] is None else row[11],
         "path": UNSET if row[12] is None else folders.path_of(row[12]),
+        "protected_until_ms": UNSET if row[13] is None else row[13],
     }

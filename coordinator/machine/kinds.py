@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ca.errors import Gone, InvalidRequest, NotFound
 from coordinator.machine import files, folders, parts, uploads
-from coordinator.machine.execution import states
+from coordinator.machine.execution import protection, states
 from coordinator.machine.execution.access import Level, User, require_file_level, require_user
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import Condition, Listing, Row, file_filters, read_page
@@ -115,7 +115,10 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     taken = parts.require(change, user, command)
     files.check_new(change, user, new, given_back_bytes=taken.reserved_in(command.bucket_id))
     completion = uploads.stored(change, new, command)
+    protected_ms = protection.wanted_ms(change, command.protect_seconds)
     row = files.insert(change, user, new)
+    if protected_ms is not None:
+        protection.extend(change, row.sequence, protected_ms)
     own = {name: getattr(command, name) for name in kind.created}
     first = {"sequence": change.log_index, "file_uuid": command.file_uuid, "owner_id": user.user_id}
     columns = first | {name: value for name, value in own.items() if name not in kind.later}

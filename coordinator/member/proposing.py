@@ -34,6 +34,9 @@ _FREEING: Final = (
     commands.RecountReplicas,
     commands.Collect,
     commands.CollectOverQuota,
+    commands.CollectPurged,
+    commands.PurgeFile,
+    commands.SqueezeTrash,
     commands.ReleaseReplica,
     commands.ReportDropped,
     commands.ReportOrphans,
@@ -42,7 +45,7 @@ _FREEING: Final = (
     commands.AddReplica,
     commands.PlaceUpload,
 )
-_ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota)
+_ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota, commands.CollectPurged)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:

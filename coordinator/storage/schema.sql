@@ -466,6 +466,55 @@ CREATE TABLE IF NOT EXISTS burials (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS burials_by_age ON burials (at_ms, log_index);
 
+-- Deleted files that can be restored: out of `files`, so that no reader finds them, with their reference to the blob.
+CREATE TABLE IF NOT EXISTS trash (
+    sequence            INTEGER PRIMARY KEY,      -- log index of the deletion: a backup comes before its parent
+    file_uuid           TEXT NOT NULL UNIQUE,
+    kind                TEXT NOT NULL,
+    bucket_id           TEXT NOT NULL,            -- which may be gone
+    owner_id            TEXT NOT NULL,            -- who may be gone
+    filename            TEXT NOT NULL,
+    path                TEXT NOT NULL,            -- its folder, as people write it
+    size_bytes          INTEGER NOT NULL,
+    blob_sha256         TEXT NOT NULL REFERENCES blobs (sha256),
+    parent_backup_uuid  TEXT NOT NULL,
+    deleted_by          TEXT NOT NULL,
+    deleted_at_ms       INTEGER NOT NULL,
+    due_at_ms           INTEGER NOT NULL,         -- when it goes for good
+    document            TEXT NOT NULL             -- its rows, as JSON (coordinator/machine/execution/kept_rows.py)
+) STRICT;
+CREATE INDEX IF NOT EXISTS trash_by_bucket ON trash (bucket_id, sequence);
+CREATE INDEX IF NOT EXISTS trash_by_owner ON trash (owner_id, sequence);
+CREATE INDEX IF NOT EXISTS trash_by_due ON trash (due_at_ms, sequence);
+CREATE INDEX IF NOT EXISTS trash_by_blob ON trash (blob_sha256);
+CREATE INDEX IF NOT EXISTS trash_by_parent ON trash (parent_backup_uuid) WHERE parent_backup_uuid <> '';
+
+CREATE TABLE IF NOT EXISTS trash_totals (         -- by the triggers at the end; no row for a bucket without any
+    bucket_id  TEXT PRIMARY KEY,                  -- '' for the whole cluster
+    files      INTEGER NOT NULL,
+    bytes      INTEGER NOT NULL                   -- each file counted separately
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS bucket_safety (        -- of buckets that differ from the default
+    bucket_id     TEXT PRIMARY KEY REFERENCES buckets (bucket_id) ON DELETE CASCADE,
+    trash_days    INTEGER,                        -- NULL: as the cluster has it
+    protect_days  INTEGER NOT NULL                -- of each new file; 0 for none
+) STRICT, WITHOUT ROWID;
+
+-- Content that was deleted for good on purpose: it leaves the disks long before gc's grace is over.
+CREATE TABLE IF NOT EXISTS purged_blobs (
+    sha256  TEXT PRIMARY KEY REFERENCES blobs (sha256) ON DELETE CASCADE,
+    at_ms   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS purged_blobs_by_age ON purged_blobs (at_ms, sha256);
+
+-- A file with a row is not deleted. Only Expire ends it, by the time that no wrong clock moves ahead.
+CREATE TABLE IF NOT EXISTS protected_files (
+    sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,
+    until_ms  INTEGER NOT NULL                    -- 0: not protected, whatever its bucket says
+) STRICT;
+CREATE INDEX IF NOT EXISTS protected_files_by_end ON protected_files (until_ms, sequence);
+
 -- Behind all indexes, where VACUUM puts them: the same state is the same text.
 CREATE TRIGGER IF NOT EXISTS replica_added AFTER INSERT ON blob_replicas BEGIN
     INSERT OR IGNORE INTO replica_totals (node_id, replicas, doomed) VALUES (NEW.node_id, 0, 0);
@@ -480,4 +529,14 @@ CREATE TRIGGER IF NOT EXISTS replica_gone AFTER DELETE ON blob_replicas BEGIN
     UPDATE replica_totals SET replicas = replicas - 1, doomed = doomed - (OLD.doomed_at IS NOT NULL)
         WHERE node_id = OLD.node_id;
     DELETE FROM replica_totals WHERE node_id = OLD.node_id AND replicas = 0;
+END;
+CREATE TRIGGER IF NOT EXISTS trash_added AFTER INSERT ON trash BEGIN
+    INSERT INTO trash_totals (bucket_id, files, bytes)
+        VALUES ('', 1, NEW.size_bytes), (NEW.bucket_id, 1, NEW.size_bytes)
+        ON CONFLICT (bucket_id) DO UPDATE SET files = files + 1, bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS trash_gone AFTER DELETE ON trash BEGIN
+    UPDATE trash_totals SET files = files - 1, bytes = bytes - OLD.size_bytes
+        WHERE bucket_id IN ('', OLD.bucket_id);
+    DELETE FROM trash_totals WHERE bucket_id IN ('', OLD.bucket_id) AND files = 0;
 END;

@@ -360,6 +360,11 @@ class Store:
         assert row is not None
         return row[0], row[1], row[2]
 
+    def trash(self) -> tuple[int, int]:
+        """Return (files in the trash, their bytes), each file counted separately. Cheap."""
+        row = self._read_row("SELECT files, bytes FROM trash_totals WHERE bucket_id = ''")
+        return (0, 0) if row is None else (row[0], row[1])
+
     def check(self) -> None:
         """Raise StateDamaged unless every page is as the previous process left it. Blocks, for the start."""
         if self._file is not None:

@@ -41,6 +41,7 @@ _BY_CODE: Final = {
     "not_found": 4,
     "gone": 4,
     "conflict": 5,
+    "protected": 5,
     "not_available": 5,
     "offset_mismatch": 5,
     "precondition_failed": 5,

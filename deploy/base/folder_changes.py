@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -61,9 +62,12 @@ async def files_to_change(
     return found
 
 
-async def delete_found(client: AsyncClient, files: Sequence[FileSummary]) -> Failed:
-    """Delete files; return what failed."""
-    failures = await delete_files(files, client.files.delete, collected=FAILURES)
+async def delete_found(
+    client: AsyncClient, files: Sequence[FileSummary], *, now: bool = False, override_protection: bool = False
+) -> Failed:
+    """Delete files as the client's `delete` does; return what failed."""
+    delete = partial(client.files.delete, now=now, override_protection=override_protection)
+    failures = await delete_files(files, delete, collected=FAILURES)
     return [(path_of_file(file), failures[file.file_uuid]) for file in files if file.file_uuid in failures]
 
 

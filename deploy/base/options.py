@@ -55,6 +55,23 @@ class Hours(click.ParamType[int]):
         return seconds // 3600
 
 
+class Days(click.ParamType[int]):
+    """Whole days: a number, or a duration such as 30d; `least` to `most` of them."""
+
+    name = "days"
+
+    def __init__(self, *, least: int = 1, most: int) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Days; fails the command for anything else."""
+        text = str(value)
+        seconds = Duration().convert(f"{text}d" if text.isdecimal() else text, param, ctx)
+        if seconds % 86_400 or not self._least <= seconds // 86_400 <= self._most:
+            self.fail(f"{value!r} is not {self._least} to {self._most} whole days, such as 30d.", param, ctx)
+        return seconds // 86_400
+
+
 class Digest(click.ParamType[str]):
     """A checksum of `digits` hexadecimal digits; in small letters then."""
 

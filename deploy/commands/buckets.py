@@ -9,7 +9,7 @@ import click
 from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import find_bucket, find_file_uuid
-from deploy.base.options import Expiry, Size
+from deploy.base.options import Days, Expiry, Size
 from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
@@ -124,20 +124,28 @@ def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
 @_bucket
 @click.option("--name", help="Another name.")
 @_quota
+@click.option(
+    "--trash-days",
+    type=Days(least=0, most=90),
+    metavar="DAYS",
+    help="For how many days deleted files can be restored, at most 90; 0: not at all.",
+)
+@click.option(
+    "--protect-days",
+    type=Days(least=0, most=3660),
+    metavar="DAYS",
+    help="For how many days a new file cannot be deleted; 0: not at all.",
+)
 @json_option
 @connection_options
-def set_bucket(
-    connection: Connection, named: str, name: str | None, quota_bytes: int | None, as_json: bool
-) -> None:
-    """Change the name or the quota of a bucket."""
-    if name is None and quota_bytes is None:
-        raise click.UsageError("Give --name or --quota.")
+def set_bucket(connection: Connection, named: str, as_json: bool, **changes: Any) -> None:
+    """Change the name, the quota or the days of a bucket."""
+    if all(value is None for value in changes.values()):
+        raise click.UsageError("Give --name, --quota, --trash-days or --protect-days.")
 
     async def work(client: AsyncClient) -> Bucket:
         found = await find_bucket(client, named)
-        return await client.buckets.update(
-            found.bucket_id, name=name, quota_bytes=quota_bytes, if_match=found.etag
-        )
+        return await client.buckets.update(found.bucket_id, **changes, if_match=found.etag)
 
     print_record(connection.run(work), as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`filestore get`, `cat`, `ls`, `show`, `find`, `mv`, `du` and `rm`: what there is, and its use."""
+"""`filestore get`, `cat`, `ls`, `show`, `find`, `mv` and `du`: what there is, and its use."""
 
 import sys
 from collections import defaultdict
@@ -10,10 +10,9 @@ import click
 
 from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, exit_code_of, line_of, print_failures
+from deploy.base.failures import print_failures
 from deploy.base.folder_changes import (
     Failed,
-    delete_found,
     files_to_change,
     move_file,
     move_folder,
@@ -31,7 +30,6 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.restic.repository import PREFIX
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Conflict
 from filestore_client.base.records import FileRecord, FileSummary, Folder, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 
@@ -67,6 +65,7 @@ _LONG_COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
     "status": _column("status"),
     "owner": _column("owner_id"),
     "until": _column("expires_at", moment),
+    "protected": _column("protected_until", moment),
     "type": _column("content_type"),
     "sha256": _column("blob_sha256", lambda sha256: sha256[:12]),
 }
@@ -416,73 +415,3 @@ def du(connection: Connection, as_json: bool) -> None:
         total = {name: sum(row[name] for row in rows) for name in ("files", "size_bytes")}
         rows.append({"bucket": "total", "kind": "", **total})
     print_records(rows, columns, as_json=as_json, empty=NOTHING)
-
-
-@click.command()
-@click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True, shell_complete=complete_names)
-@click.option(
-    "--recursive", "-r", is_flag=True, help="Each NAME is a folder: delete all files in and below it."
-)
-@owner_option("With -r: delete only the files of this user; may be repeated.  [default: ask, or refuse]")
-@click.option("--yes", "-y", is_flag=True, help="With -r: do not ask.")
-@bucket_option
-@connection_options
-def rm(
-    connection: Connection,
-    files: tuple[str, ...],
-    recursive: bool,
-    owners: tuple[str, ...],
-    yes: bool,
-    bucket: str,
-) -> int:
-    """Delete files for good, and unfinished uploads.
-
-    It asks only before it deletes another user's file by its name, and on a terminal before it deletes a
-    folder. Without a terminal, it rejects a folder with files of other users, unless --owner says whose files
-    are meant. You need the permission `admin` on each file, which its owner has. If one is refused, the
-    others are still deleted. An unfinished upload is named by its file_uuid.
-    """
-    if recursive:
-        codes = [_remove_folder(connection, named, bucket, owners, asks=not yes) for named in files]
-        return next((code for code in codes if code), 0)
-    if owners:
-        raise click.UsageError("--owner: only with -r.")
-
-    async def work(client: AsyncClient) -> int:
-        code = 0
-        for named in files:
-            try:
-                file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
-                await client.files.delete(file_uuid)
-            except FAILURES as error:
-                click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
-                code = code or exit_code_of(error)
-            else:
-                click.echo(f"{printable_name(named)} is deleted.")
-        return code
-
-    return connection.run(work)
-
-
-def _remove_folder(
-    connection: Connection, named: str, bucket: str, owners: tuple[str, ...], *, asks: bool
-) -> int:
-    """Delete the files in a folder and below it; the exit code. Raises Conflict if the answer is no."""
-    folder = path_of(named)
-    if not folder:
-        raise click.UsageError("-r: name a folder; the top of a bucket is not deleted in one command.")
-    shown = printable_name(folder)
-
-    async def work(client: AsyncClient) -> tuple[int, Failed]:
-        bucket_id = await bucket_id_of(client, bucket)
-        files = await files_to_change(client, bucket_id, folder, owners, is_asked=asks)
-        if asks and sys.stdin.isatty():
-            taken = size(sum(file.size_bytes for file in files))
-            if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown} for good?", err=True):
-                raise Conflict("Nothing was deleted.")
-        failures = await delete_found(client, files)
-        return len(files) - len(failures), failures
-
-    removed, failures = connection.run(work)
-    click.echo(f"{shown}: {removed} files are deleted.")
-    return print_failures(failures)

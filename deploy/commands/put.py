@@ -17,7 +17,7 @@ from deploy.base.failures import FAILED, FAILURES, print_failure, reason_of
 from deploy.base.folders import Place, path_of
 from deploy.base.lookup import find_bucket, is_uuid
 from deploy.base.names_taken import IfTaken, decide, delete_replaced, find_taken, if_exists_option
-from deploy.base.options import Hours
+from deploy.base.options import Days, Hours
 from deploy.base.output import json_option, print_json, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
@@ -115,6 +115,13 @@ def later_options(command: Command) -> Command:
     metavar="HOURS",
     help="Delete the file after this time: 7d, 12h, or a number of hours, at most 876000.  [default: never]",
 )
+@click.option(
+    "--protect",
+    "protect_days",
+    type=Days(least=0, most=3660),
+    metavar="DAYS",
+    help="Protect it from deletion for these days; 0: not even as its bucket does.  [default: the bucket's]",
+)
 @click.option("--project-id", help="Project: its id.  [default: the name of the file without its ending]")
 @click.option("--project-name", help="Project: its name.")
 @click.option("--version-tag", help="Project: which version it is.")
@@ -175,7 +182,9 @@ def put(
     After an interruption, the same command resumes. The checksum is compared at the end.
     """
     wanted, is_unread = _wanted(files, filename, path_of(folder), recursive=recursive)
-    fields = {name: value for name, value in options.items() if value not in (None, "", False)}
+    fields = {
+        name: value for name, value in options.items() if value not in (None, "") and value is not False
+    }
     chosen = _chosen_kind(kind, fields)
     left: list[Wanted] = []
 

@@ -74,13 +74,15 @@ class BackupResult:
 class BackupWishes:
     """The options of a run. `wait_s`: how long to wait for running projects.
 
-    `accept_loss`: also store projects that seem to have lost most of their content.
+    `accept_loss`: also store projects that seem to have lost most of their content. `protect_days`: for
+    how long the backups cannot be deleted; None as their bucket has it.
     """
 
     bucket_id: str = ""
     with_images: bool = False
     wait_s: float = 0.0
     accept_loss: bool = False
+    protect_days: int | None = None
 
 
 class BackupRun:
@@ -378,6 +380,7 @@ class BackupRun:
                 project_name=name,
                 compression=self._server.compression,
                 bucket_id=self._wishes.bucket_id or None,
+                protect_days=self._wishes.protect_days,
                 **labels,
             )
         finally:

@@ -19,7 +19,8 @@ from filestore_client.transfer.downloading import read_span
 
 PREFIX: Final = "restic:"  # of the names of all files here; lists leave them out unless they are asked for
 CONFIG: Final = "config"
-TYPES: Final = ("data", "keys", "locks", "snapshots", "index")
+LOCKS: Final = "locks"  # restic deletes them at its end, so they are never protected
+TYPES: Final = ("data", "keys", LOCKS, "snapshots", "index")
 KNOWN_MAX: Final = 200_000  # names that are remembered, of all repositories
 
 
@@ -90,15 +91,18 @@ class Repositories:
             bucket_id=self._bucket_id,
             is_encrypted=True,
             blob_sha256=None if kind == CONFIG else name,
+            protect_days=0 if kind in (CONFIG, LOCKS) else None,
         )
         found = await self._all_of(repository, kind, name) if kind == CONFIG else []
         if any(each.blob_sha256 != stored.blob_sha256 for each in found):
             await self._client.files.delete(stored.file_uuid)
             self._known.pop(stored.filename, None)
             raise Conflict("There is another configuration already.")
+        if kind == CONFIG and (days := (await self._client.buckets.get(self._bucket_id)).protect_days):
+            await self._client.trash.protect(stored.file_uuid, days=days)
 
     async def delete(self, repository: str, kind: str, name: str) -> None:
-        """Delete it for good. Raises NotFound, FilestoreError."""
+        """Delete it; it goes to the trash of the bucket. Raises NotFound, Protected, FilestoreError."""
         files = await self._all_of(repository, kind, name)
         self._known.pop(files[0].filename, None)
         for file in files:

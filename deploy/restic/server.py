@@ -35,6 +35,7 @@ from filestore_client.base.errors import (
     InsufficientStorage,
     NotFound,
     PayloadTooLarge,
+    Protected,
     Unauthorized,
     Unavailable,
 )
@@ -57,11 +58,12 @@ _STATUSES: Final = (
     (ChecksumMismatch, 400),
     (Unauthorized, 503),  # the token of the gateway: restic tries again, and another token may be there then
     (Forbidden, 403),
+    (Protected, 403),  # restic says that it cannot delete, and goes no further
     (PayloadTooLarge, 413),
     (InsufficientStorage, 507),
     (Unavailable, 503),
 )
-_TOLD: Final = (Unauthorized, Forbidden, InsufficientStorage, PayloadTooLarge, Unavailable)
+_TOLD: Final = (Unauthorized, Forbidden, Protected, InsufficientStorage, PayloadTooLarge, Unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,8 +74,8 @@ class JobKind(Struct, frozen=True, kw_only=True):
 EXPIRE: Final = JobKind(
     name="expire",
     description=(
-        "Expires uploads, retention periods, tombstones, permissions, public tokens and join tokens "
-        "whose time has passed. Runs automatically when something is due."
+        "Expires uploads, retention periods, tombstones, files in the trash, protections, permissions, "
+        "public tokens and join tokens whose time has passed. Runs automatically when something is due."
     ),
     schedule_s=60.0,
     ends_by_the_clock=True,
@@ -200,4 +200,6 @@ class Expired(Struct, frozen=True, kw_only=True):
     public_tokens: int = 0
     join_tokens: int = 0
     burials: int = 0
+    trashed: int = 0
+    protections: int = 0
     more: bool = False

@@ -135,3 +135,47 @@ class InvitationPage(Struct, frozen=True):
 
     invitations: list[InvitationRecord]
     next_cursor: int
+
+
+class TrashedFile(Struct, frozen=True):
+    """A deleted file that can be restored until `due_at_ms`. `path`: "" at the top of its bucket.
+
+    `parent_backup_uuid`: the backup that it builds on, "" for none.
+    """
+
+    file_uuid: str
+    kind: str
+    bucket_id: str
+    owner_id: str
+    filename: str
+    path: str
+    size_bytes: int
+    blob_sha256: str
+    parent_backup_uuid: str
+    deleted_by: str
+    deleted_at_ms: int
+    due_at_ms: int
+
+
+class TrashPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    files: list[TrashedFile]
+    next_cursor: int
+
+
+class RestoredFile(Struct, frozen=True):
+    """A file that has come back into a bucket. `parents`: the backups that came back with it."""
+
+    file_uuid: str
+    kind: str
+    bucket_id: str
+    parents: list[str]
+
+
+class Squeezed(Struct, frozen=True):
+    """Files that left the trash early, and their bytes. `more`: it may still have others."""
+
+    files: int
+    bytes: int
+    more: bool

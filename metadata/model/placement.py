@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import xxhash
 
 RESERVE_SHARE = 0.05  # of a disk stays free for deletes, repair and the log
+# In reserves: with less room beyond those of all disks, the trash shrinks; the status warns before that.
+PRESSED_RESERVES = 1
+WARNED_RESERVES = 2
 RESERVE_BYTES_MAX = 10 << 30  # a large disk need not keep more than this free
 
 
@@ -39,6 +42,16 @@ class Candidate:
     def reserve_bytes(self) -> int:
         """Return the space that is reserved for deletes, repair and the log."""
         return min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
+
+
+def room_bytes(candidates: Sequence[Candidate]) -> int:
+    """Return the free bytes of all disks beyond their reserves."""
+    return sum(max(each.free_bytes - each.reserve_bytes, 0) for each in candidates)
+
+
+def lacking_bytes(candidates: Sequence[Candidate], reserves: int) -> int:
+    """Return the bytes that the disks lack to have `reserves` times their reserves free beyond them."""
+    return max(reserves * sum(each.reserve_bytes for each in candidates) - room_bytes(candidates), 0)
 
 
 def choose(

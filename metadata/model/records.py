@@ -51,7 +51,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
     `retention_hours`: unset if the file is kept until it is deleted. `due_at_ms`: when an available file
     becomes tombstoned, or a tombstoned one is deleted; unset for never, and while unknown. `kind`: set only
-    in lists of all kinds. `path`: its folder in the bucket, unset at the top.
+    in lists of all kinds. `path`: its folder in the bucket, unset at the top. `protected_until_ms`: it is
+    not deleted before; unset if it is not protected.
     """
 
     file_uuid: str
@@ -68,6 +69,7 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     due_at_ms: int | UnsetType = UNSET
     kind: str | UnsetType = UNSET
     path: str | UnsetType = UNSET
+    protected_until_ms: int | UnsetType = UNSET
 
 
 @with_later(PROJECT_FILE, in_the_log)
@@ -275,7 +277,8 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all.
 
     `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
-    UploadRecord.
+    UploadRecord. `trash_days`, unset for the cluster's, and `protect_days`: as in UpdateBucket. `trash_files`
+    and `trash_bytes`: number and size of the files in its trash; unset for none.
     """
 
     bucket_id: str
@@ -287,6 +290,10 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     created_at_ms: int
     updated_at_ms: int
     reserved_bytes: int | UnsetType = UNSET
+    trash_days: int | UnsetType = UNSET
+    protect_days: int | UnsetType = UNSET
+    trash_files: int | UnsetType = UNSET
+    trash_bytes: int | UnsetType = UNSET
 
 
 class BucketPage(Struct, frozen=True):

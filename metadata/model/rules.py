@@ -37,6 +37,8 @@ GROUPS_ARE_MANAGED: Final = 6  # groups have a list, and providers of sign-in gi
 PROVIDERS_SIGN_IN: Final = 6  # people sign in with identity providers
 SESSIONS_ARE_RECORDED: Final = 6  # tokens that belong together are listed, and ended together
 INVITATIONS_ARE_MADE: Final = 6  # a link gives a user its first token, once
+FILES_GO_TO_TRASH: Final = 6  # a deleted file can be restored for some days
+FILES_ARE_PROTECTED: Final = 6  # a protected file is not deleted before a date
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -54,6 +56,11 @@ TABLES_SINCE: Final = {
     "identities": PROVIDERS_SIGN_IN,
     "user_sessions": SESSIONS_ARE_RECORDED,
     "invitations": INVITATIONS_ARE_MADE,
+    "trash": FILES_GO_TO_TRASH,
+    "trash_totals": FILES_GO_TO_TRASH,
+    "bucket_safety": FILES_GO_TO_TRASH,
+    "purged_blobs": FILES_GO_TO_TRASH,
+    "protected_files": FILES_ARE_PROTECTED,
     **{each.table: each.since for each in LATER},
 }
 

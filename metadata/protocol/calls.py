@@ -434,6 +434,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     rules: int = 0  # in force, by the state of this coordinator; until 0.3.0: 0 from 0.1.0
     rules_known: int = 0  # the newest that this coordinator knows
     certificate_ends_at_ms: int = 0  # of this coordinator's own; 0 while it cannot be read
+    trash_files: int = 0
+    trash_bytes: int = 0  # each file counted separately
 
 
 class RulesCall(Struct, frozen=True, tag="rules"):

@@ -136,6 +136,11 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.RestartUpload: _nothing,
     # Files with a retention period and readers with a permission that ends: none of these is lasting.
     commands.Expire: _nothing,
+    # A file in the trash has no kept record, and no kept record has the end of a protection.
+    commands.RestoreFile: _nothing,
+    commands.PurgeFile: _nothing,
+    commands.SqueezeTrash: _nothing,
+    commands.ProtectFile: _nothing,
     # Public links are looked up at each request.
     commands.CreatePublicToken: _nothing,
     commands.RevokePublicToken: _nothing,
@@ -164,6 +169,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.ReleaseReplica: _nothing,
     commands.Collect: _nothing,
     commands.CollectOverQuota: _nothing,
+    commands.CollectPurged: _nothing,
     commands.ReportDropped: _nothing,
     commands.ReportDamaged: _nothing,
     commands.ReportLost: _nothing,

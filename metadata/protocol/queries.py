@@ -241,6 +241,12 @@ class ListBucketUploads(ListQuery, frozen=True, kw_only=True, tag="list_bucket_u
     bucket_id: Text
 
 
+class ListTrash(ListQuery, frozen=True, kw_only=True, tag="list_trash"):
+    """A TrashPage: what the caller owned, for admins all; of a bucket all for its admins. "" for any."""
+
+    bucket_id: Text = ""
+
+
 class ListPermissions(ListQuery, frozen=True, kw_only=True, tag="list_permissions"):
     """Needs admin on the bucket or file: a PermissionPage, expired entries too."""
 

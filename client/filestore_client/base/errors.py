@@ -142,6 +142,13 @@ class Conflict(FilestoreError):
     status = 409
 
 
+class Protected(FilestoreError):
+    """The file is protected: it cannot be deleted before the date that `details` names."""
+
+    code = "protected"
+    status = 409
+
+
 class NotAvailable(FilestoreError):
     """Content was asked of a file that is not `available` yet."""
 

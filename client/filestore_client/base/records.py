@@ -66,6 +66,7 @@ class FileRecord(Record, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str = ""
+    protected_until: str = ""  # The file cannot be deleted before this time. "" if it is not protected.
     kind: ClassVar[Kind]
 
 
@@ -129,6 +130,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str = ""
+    protected_until: str = ""  # The file cannot be deleted before this time. "" if it is not protected.
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
@@ -163,6 +165,10 @@ class Bucket(Record, frozen=True, kw_only=True):
     used_bytes: int  # Bytes of finished files.
     reserved_bytes: int = 0  # Bytes of the quota that are reserved for unfinished uploads.
     file_count: int  # Number of files, finished or not.
+    trash_days: int | None = None  # As in the request. Absent: the cluster's.
+    protect_days: int = 0  # Days in which a new file of the bucket cannot be deleted; 0 for none.
+    trash_files: int = 0  # Number of files in its trash.
+    trash_bytes: int = 0  # Bytes of the files in its trash; the quota does not count them.
     created_at: str  # When the record was created.
     updated_at: str  # When the record last changed.
 
@@ -189,6 +195,44 @@ class Folder(Struct, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str
+
+
+class TrashedFile(Struct, frozen=True, kw_only=True):
+    """A deleted file that can be restored."""
+
+    file_uuid: str  # The file.
+    kind: str  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    bucket_id: str  # The bucket. The default bucket's id is all zeros.
+    owner_id: str  # The user who owns the file or bucket and has admin permission on it.
+    # A label for people and downloads, not a path: it contains no '/' and no control characters.
+    filename: str
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str
+    size_bytes: int  # Size of the content in bytes; 0 if not known yet.
+    blob_sha256: str  # SHA-256 of the content, or "" until the upload has ended.
+    parent_backup_uuid: str  # The backup that it builds on, or "".
+    deleted_by: str  # The user who deleted it.
+    deleted_at: str  # When it was deleted.
+    # When it is deleted for good. That may happen earlier if the disks are almost full, or if the trash
+    # has more bytes than the quota of the bucket.
+    expires_at: str
+
+
+class RestoredFile(Struct, frozen=True, kw_only=True):
+    """A file that was restored."""
+
+    file_uuid: str  # The file.
+    kind: str  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    bucket_id: str  # The bucket. The default bucket's id is all zeros.
+    parents: list[str]  # Backups that it builds on, and that were restored with it.
+
+
+class ProtectedFile(Struct, frozen=True, kw_only=True):
+    """A protected file."""
+
+    file_uuid: str  # The file.
+    protected_until: str  # The file cannot be deleted before this time. "" if it is not protected.
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):

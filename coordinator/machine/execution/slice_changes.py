@@ -22,6 +22,7 @@ UNTRACKED: Final = frozenset(
         "buckets",
         "blob_totals",
         "replica_totals",
+        "trash_totals",
         "uploads",
     }
 )

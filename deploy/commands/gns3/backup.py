@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
-from deploy.base.options import Duration
+from deploy.base.options import Days, Duration
 from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
@@ -49,6 +49,13 @@ metrics_option = click.option(
 images_option = click.option(
     "--with-images", is_flag=True, help="Store the images that projects name too, each once by its MD5."
 )
+protect_option = click.option(
+    "--protect",
+    "protect_days",
+    type=Days(least=0, most=3660),
+    metavar="DAYS",
+    help="Protect the backups from deletion for these days: 30d.  [default: as their bucket has it]",
+)
 
 
 @click.command()
@@ -72,6 +79,7 @@ images_option = click.option(
 @click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
+@protect_option
 @server_option
 @bucket_option
 @metrics_option
@@ -86,6 +94,7 @@ def backup(
     wait_s: int,
     accept_loss: bool,
     leave_running: bool,
+    protect_days: int | None,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -109,7 +118,12 @@ def backup(
         return None if is_all else chosen_projects(present, projects)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> int:
-        wishes = BackupWishes(with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
+        wishes = BackupWishes(
+            with_images=with_images,
+            wait_s=float(wait_s),
+            accept_loss=accept_loss,
+            protect_days=protect_days,
+        )
         runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)
         results = await runs(choose)
         if on_close:
@@ -135,6 +149,7 @@ def backup(
     help="Back up all projects at this interval, starting now.",
 )
 @images_option
+@protect_option
 @server_option
 @bucket_option
 @metrics_option
@@ -144,6 +159,7 @@ def watch(
     connection: Connection,
     every_s: int,
     with_images: bool,
+    protect_days: int | None,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -159,7 +175,7 @@ def watch(
     pauses = retry_pauses()
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
-        wishes = BackupWishes(with_images=with_images)
+        wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
             await bucket_id_of(client, bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)

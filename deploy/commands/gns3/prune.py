@@ -16,6 +16,7 @@ from deploy.gns3.prune import DAMAGED, OUT_OF_ORDER, KeepRules, reasons_to_keep
 from deploy.gns3.stored import StoredBackup, stored_backups
 from deploy.gns3.watch import Patience
 from filestore_client import AsyncClient
+from filestore_client.base.errors import Protected
 
 
 @click.command()
@@ -68,7 +69,7 @@ def prune(
     A damaged backup counts for no rule, and one whose date does not fit the order in which backups were
     stored counts for --keep-last only. Either stays and is reported; the exit code is 10 then. If the backups
     of a project cannot be checked, all of them stay; the others are pruned, and the exit code is that of the
-    failure.
+    failure. A protected backup stays, and is listed as such.
     """
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
@@ -101,9 +102,13 @@ async def _carry_out(
     client: AsyncClient, backup: StoredBackup, reasons: list[str], *, dry_run: bool, as_json: bool
 ) -> int:
     """Delete a backup that nothing keeps, and print what became of it; return the exit code."""
+    if not reasons and backup.file.protected_until:
+        reasons = [f"protected until {moment(backup.file.protected_until)}"]
     try:
         if not reasons and not dry_run:
             await client.files.delete(backup.file.file_uuid)
+    except Protected as error:  # since it was listed
+        reasons = [line_of(error)]
     except FAILURES as error:
         click.echo(f"filestore: {backup.file.file_uuid}: {line_of(error)}", err=True)
         return exit_code_of(error)

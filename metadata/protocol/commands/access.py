@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
-from metadata.model.rules import ENDS_ARE_COUNTED
+from metadata.model.rules import ENDS_ARE_COUNTED, FILES_ARE_PROTECTED, FILES_GO_TO_TRASH
 from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
@@ -75,15 +75,19 @@ class CreateBucket(Command, frozen=True, kw_only=True, tag="create_bucket"):
 class UpdateBucket(Command, frozen=True, kw_only=True, tag="update_bucket"):
     """Needs admin on the bucket. None leaves a field as it is. Replies with the BucketRecord.
 
-    `unchanged_since_ms`: as in `UpdateFile`.
+    `unchanged_since_ms`: as in `UpdateFile`. `trash_days`: how long deleted files can be restored, 0 for not
+    at all; `protect_days`: how long each new file is protected, 0 for not at all; unset to keep them.
     """
 
+    fields_since = {"trash_days": FILES_GO_TO_TRASH, "protect_days": FILES_ARE_PROTECTED}
     proposed_by = NODES
     caller: Caller
     bucket_id: Text
     name: Text | None
     quota_bytes: Count | None
     unchanged_since_ms: Instant | UnsetType = UNSET
+    trash_days: Count | UnsetType = UNSET
+    protect_days: Count | UnsetType = UNSET
 
 
 class DeleteBucket(Command, frozen=True, kw_only=True, tag="delete_bucket"):

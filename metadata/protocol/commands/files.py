@@ -6,7 +6,9 @@ from metadata.model.later_fields import in_the_log, with_later
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, Manifest
 from metadata.model.rules import (
     CONTENT_COMES_WITH_CREATION,
+    FILES_ARE_PROTECTED,
     FILES_ARE_RENAMED,
+    FILES_GO_TO_TRASH,
     FILES_HAVE_FOLDERS,
     UPLOADS_ARE_CONCATENATED,
 )
@@ -29,14 +31,16 @@ class CreateFile(Command, frozen=True, kw_only=True):
 
     Optional fields of a kind have a default. `parts`: the file is assembled from these partial uploads of the
     caller, which are complete and belong to its upload from then on; repeating it changes nothing. `content`:
-    all of it is there already, so there is no upload, and the file is available. `path`: its folder. Replies
-    with an UploadRecord.
+    all of it is there already, so there is no upload, and the file is available. `path`: its folder.
+    `protect_seconds`: how long it cannot be deleted, from the creation on; 0 exempts it from the rule of
+    its bucket. Replies with an UploadRecord.
     """
 
     fields_since = {
         "parts": UPLOADS_ARE_CONCATENATED,
         "content": CONTENT_COMES_WITH_CREATION,
         "path": FILES_HAVE_FOLDERS,
+        "protect_seconds": FILES_ARE_PROTECTED,
     }
     proposed_by = NODES
     caller: Caller
@@ -52,6 +56,7 @@ class CreateFile(Command, frozen=True, kw_only=True):
     parts: Parts | UnsetType = UNSET
     content: StoredContent | UnsetType = UNSET
     path: Text | UnsetType = UNSET
+    protect_seconds: Count | UnsetType = UNSET
 
 
 @with_later(PROJECT_FILE, in_the_log)
@@ -154,16 +159,26 @@ class UpdateBackup(UpdateFile, frozen=True, kw_only=True, tag="update_backup"):
 
 
 class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
-    """Needs admin on the file (its owner has it). The record goes, the blob loses a reference.
+    """Needs admin on the file (its owner has it). The file goes to the trash of its bucket, or for good.
 
-    `unchanged_since_ms`: as in UpdateFile.
+    `unchanged_since_ms`: as in UpdateFile. `trash_ms`: stamped by the leader: how long it stays in the trash
+    if its bucket has no other time; unset by members that know no trash, and then it goes for good. Protected
+    while the file is; `override_protection` lets an admin of the cluster delete it all the same.
     """
 
+    fields_since = {
+        "trash_ms": FILES_GO_TO_TRASH,
+        "for_good": FILES_GO_TO_TRASH,
+        "override_protection": FILES_ARE_PROTECTED,
+    }
     proposed_by = NODES
     caller: Caller
     file_uuid: Text
     kind: Text  # 'project_file', 'vm', 'backup', or '' for any
     unchanged_since_ms: Instant | UnsetType = UNSET
+    trash_ms: Count | UnsetType = UNSET
+    for_good: bool | UnsetType = UNSET
+    override_protection: bool | UnsetType = UNSET
 
 
 class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):

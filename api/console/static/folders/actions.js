@@ -92,7 +92,7 @@ function Removal({ bucketId, rows, close, begun }) {
   };
   return html`<${FormDialog} title="Delete ${what}?" close=${close} action=${files ? `Delete ${counted(files.length, "file")}` : "Delete"}
     tone="danger" isReady=${isReady(chosen)} submit=${submit}><${Chosen} rows=${rows} ...${chosen} />
-    <p>This cannot be undone. Links to ${rows.length === 1 && !rows[0].isFolder ? "it" : "them"} stop working.</p></${FormDialog}>`;
+    <p>Links to ${rows.length === 1 && !rows[0].isFolder ? "it" : "them"} stop working. Deleted files can be restored from the trash for some days.</p></${FormDialog}>`;
 }
 
 // Whether there is something to do; not if all files belong to other users and are not included.

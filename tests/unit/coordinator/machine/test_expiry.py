@@ -22,6 +22,8 @@ NOTHING = {
     "public_tokens": 0,
     "join_tokens": 0,
     "burials": 0,
+    "trashed": 0,
+    "protections": 0,
     "more": False,
 }
 

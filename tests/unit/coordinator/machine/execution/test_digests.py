@@ -104,6 +104,7 @@ def rich_state(path: Path) -> State:
     state.done(commands.TriggerJob(caller=ADMIN, run_id="r1", job_name="expire", node_id="c1"))
     state.done(commands.MarkNode(node_id="n3", state="down"))
     state.done(commands.ReportLost(node_id="n2", sha256s=["aa"], reason="missing"))
+    deleted(state)
     state.apply_entry(membership(state.log_index + 1, coordinator("c1"), coordinator("c2", role="learner")))
     provider = Provider(name="uni", label="Uni", issuer="https://uni.example", client_id="c")
     state.done(commands.PutProvider(caller=ADMIN, provider=provider, secret=b"sealed", command_secret=b""))
@@ -119,6 +120,17 @@ def rich_state(path: Path) -> State:
     state.done(commands.AdmitIdentity(identity=person, user_id=""))
     state.apply(commands.HashState())
     return state
+
+
+def deleted(state: State) -> None:
+    """A file in the trash, content that was deleted for good, a protected file, and a bucket with rules."""
+    for file_uuid in ("g1", "g2", "g3"):
+        state.done(create(ADMIN, file_uuid))
+        state.done(complete(ADMIN, file_uuid, f"{file_uuid} content", ["n1", "n2"]))
+    state.done(commands.DeleteFile(caller=ADMIN, file_uuid="g1", kind="", trash_ms=1000))
+    state.done(commands.DeleteFile(caller=ADMIN, file_uuid="g2", kind="", trash_ms=1000, for_good=True))
+    state.done(commands.ProtectFile(caller=ADMIN, file_uuid="g3", ttl_seconds=1))
+    state.done(commands.UpdateBucket(caller=ADMIN, bucket_id="b1", name=None, quota_bytes=None, trash_days=3))
 
 
 @pytest.fixture
