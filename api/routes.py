@@ -23,6 +23,7 @@ from api import (
     permissions,
     project_files,
     public_tokens,
+    snapshots,
     tickets,
     trash,
     users,
@@ -55,6 +56,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *nodes.OPERATIONS,
     *coordinators.OPERATIONS,
     *damaged.OPERATIONS,
+    *snapshots.OPERATIONS,
     *health.OPERATIONS,
     *work.OPERATIONS,
 )

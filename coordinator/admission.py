@@ -16,7 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
+from msgspec import UNSET
+
+from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address
 from ca.tls import Peer
 from coordinator.machine.nodes import is_forgotten
@@ -25,7 +27,16 @@ from metadata.model.instance import contradiction, parse_instance
 from metadata.model.records import ClusterView, NodeRecord
 from metadata.model.rules import NODES_TELL_RULES
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
-from metadata.protocol.commands import AnnounceNode, AnyCommand, MoveNode, OpenSession
+from metadata.protocol.commands import (
+    NODE_COMMANDS,
+    OWN_COMMANDS,
+    AnnounceNode,
+    AnyCommand,
+    CompleteUpload,
+    MoveNode,
+    OpenSession,
+    ReportHash,
+)
 from metadata.protocol.queries import GetView
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 
@@ -210,3 +221,18 @@ class Admission:
                 why,
                 extra={"refused": instance, "speaks": node.speaker},
             )
+
+
+def require_own(identity: Identity, command: AnyCommand) -> None:
+    """Raise Forbidden unless the member acts for itself."""
+    if isinstance(command, ReportHash):
+        if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
+            raise Forbidden("A coordinator may only act for itself.")
+        return
+    if not isinstance(command, NODE_COMMANDS):
+        raise Forbidden(f"A member may not propose {type(command).__name__}.")
+    if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
+        raise Forbidden("A node may only act for itself.")
+    content = command if isinstance(command, CompleteUpload) else getattr(command, "content", UNSET)
+    if content is not UNSET and identity.id not in content.replicas:
+        raise Forbidden("The node that completes an upload must hold its content.")

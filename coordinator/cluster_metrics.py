@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.machine import snapshots
 from coordinator.machine.jobs import JobOutcome
 from coordinator.member.open_storage import Ledger
 from coordinator.rpc.server import value_of
@@ -114,6 +116,16 @@ class ClusterMetrics(Collector):
             "filestore_used_bytes",
             "Total size of all files, counting content once for each file.",
             used_bytes,
+        )
+
+        held = self._ledger.store.read_with(partial(snapshots.held, at_ms=now_ms()))
+        yield _gauge(
+            "filestore_snapshot_held_bytes", "Content of deleted files that snapshots hold.", held.bytes
+        )
+        yield _gauge(
+            "filestore_snapshots_evicted",
+            "Snapshots that lost their content early, as the disks were almost full.",
+            held.evicted,
         )
 
     def _replicas(self) -> Iterator[Metric]:

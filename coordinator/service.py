@@ -11,7 +11,6 @@ import logging
 import time
 
 import msgspec
-from msgspec import UNSET
 
 from ca import csr
 from ca.errors import (
@@ -26,7 +25,8 @@ from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import SERVICE_TTL_SECONDS_MAX, TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
-from coordinator.admission import Admission
+from coordinator.admin.kept_snapshots import KeptSnapshots
+from coordinator.admission import Admission, require_own
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.membership_changes import Operations
@@ -68,6 +68,8 @@ from metadata.protocol.calls import (
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
+    SnapshotFileCall,
+    SnapshotFilesCall,
     StatusCall,
     StatusReply,
     TicketCall,
@@ -75,18 +77,14 @@ from metadata.protocol.calls import (
     TransferLeaderCall,
 )
 from metadata.protocol.commands import (
-    NODE_COMMANDS,
-    OWN_COMMANDS,
     AddIntermediate,
     AddTokenKey,
     AdmitCertificate,
     AdmitCoordinator,
     AdmitUser,
     AnyCommand,
-    CompleteUpload,
     JoinNode,
     RenewCertificate,
-    ReportHash,
     RevokeNode,
     TakeOverUpload,
     TriggerJob,
@@ -127,6 +125,7 @@ class Service:
         clocks: MemberClocks,
         statuses: Statuses,
         placing: NodeChooser,
+        kept_snapshots: KeptSnapshots,
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -142,6 +141,7 @@ class Service:
         self._callers = CallerVerifier(view, clocks.now_ms)
         self._tokens = tokens
         self._placing = placing
+        self._kept_snapshots = kept_snapshots
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -220,6 +220,9 @@ class Service:
                 _require_coordinator(peer.identity)
                 self._digests.note_lost_state(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
+            case SnapshotFilesCall() | SnapshotFileCall():
+                await self._read(CheckAdmin(caller=call.caller))
+                return _encode(await self._kept_snapshots.answer(call))
             case StatusCall():
                 return _encode(self._status(call))
             case RulesCall():
@@ -481,18 +484,3 @@ class Service:
 def _require_coordinator(identity: Identity) -> None:
     if identity.role is not Role.COORDINATOR:
         raise Forbidden("Only coordinators may fetch snapshots and bundles.")
-
-
-def require_own(identity: Identity, command: AnyCommand) -> None:
-    """Raise Forbidden unless the member acts for itself."""
-    if isinstance(command, ReportHash):
-        if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
-            raise Forbidden("A coordinator may only act for itself.")
-        return
-    if not isinstance(command, NODE_COMMANDS):
-        raise Forbidden(f"A member may not propose {type(command).__name__}.")
-    if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
-        raise Forbidden("A node may only act for itself.")
-    content = command if isinstance(command, CompleteUpload) else getattr(command, "content", UNSET)
-    if content is not UNSET and identity.id not in content.replicas:
-        raise Forbidden("The node that completes an upload must hold its content.")

@@ -30,6 +30,7 @@ from api.bodies.jobs import JobBody, JobRunBody, TriggeredRun
 from api.bodies.permissions import OwnPermissionBody, PermissionBody
 from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFileBody
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
+from api.bodies.snapshots import RevivedFileBody, SnapshotBody, SnapshotFileBody
 from api.bodies.trash import ProtectedFile, RestoredFileBody, TrashedFileBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
@@ -69,6 +70,9 @@ RECORDS: Final = (
     Known("TrashedFile", TrashedFileBody),
     Known("RestoredFile", RestoredFileBody),
     Known("ProtectedFile", ProtectedFile),
+    Known("Snapshot", SnapshotBody),
+    Known("SnapshotFile", SnapshotFileBody),
+    Known("RevivedFile", RevivedFileBody),
     Known("Grant", OwnPermissionBody, least=PermissionBody),
     Known("Share", PublicTokenBody, "Secret"),
     Known("ListedShare", OwnPublicToken, least=ListedPublicToken),
@@ -103,6 +107,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Users",
         "JoinTokens",
         "Jobs",
+        "Snapshots",
         "Nodes",
         "Cluster",
         "Audit",

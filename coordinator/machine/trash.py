@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import blobs, files, folders
-from coordinator.machine.execution import kept_rows, protection, quotas, states
+from coordinator.machine.execution import holds, kept_rows, protection, quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
@@ -70,7 +70,7 @@ def delete(change: Change, command: DeleteFile) -> None:
     if stays_ms or needed_ms:
         _put(change, row, user, max(_until_retention_ms(change.db, row, due_at_ms), needed_ms))
         return
-    files.remove(change, row)
+    files.remove(change, row, for_good=command.for_good is True)
     if command.for_good is True and row.blob_sha256:
         blobs.note_purged(change, row.blob_sha256)
 
@@ -192,6 +192,7 @@ def _put(change: Change, row: files.FileRow, user: User, due_at_ms: int) -> None
         (row.sequence,),
     ).fetchone()
     document = kept_rows.read(change.db, row.sequence, row.kind)
+    holds.begin(change, row.blob_sha256, row.sequence)
     files.take_out(change, row)
     change.db.execute(
         "INSERT INTO trash (sequence, file_uuid, kind, bucket_id, owner_id, filename, path, size_bytes,"
@@ -245,7 +246,7 @@ def _end(change: Change, sequence: int, sha256: str, bucket_id: str, *, is_urgen
     `is_urgent`: that leaves the disks soon, not after the grace of gc.
     """
     change.db.execute("DELETE FROM trash WHERE sequence = ?", (sequence,))
-    is_last = blobs.release(change, sha256, bucket_id)
+    is_last = blobs.release(change, sha256, bucket_id, sequence, for_good=is_urgent)
     if is_last and is_urgent:
         blobs.note_purged(change, sha256)
     return int(is_last)

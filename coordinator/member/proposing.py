@@ -32,6 +32,7 @@ _FREEING: Final = (
     commands.CollectPurged,
     commands.PurgeFile,
     commands.SqueezeTrash,
+    commands.EndHolds,
     commands.ReleaseReplica,
     commands.ReportDropped,
     commands.ReportOrphans,
@@ -40,7 +41,13 @@ _FREEING: Final = (
     commands.AddReplica,
     commands.PlaceUpload,
 )
-_ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota, commands.CollectPurged)
+_ENDING: Final = (
+    commands.Expire,
+    commands.Collect,
+    commands.CollectOverQuota,
+    commands.CollectPurged,
+    commands.EndHolds,
+)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:

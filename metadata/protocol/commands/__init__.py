@@ -17,6 +17,7 @@ from metadata.protocol.commands.cluster import *
 from metadata.protocol.commands.files import *
 from metadata.protocol.commands.jobs import *
 from metadata.protocol.commands.root import ITSELF, NODES, Command, leaves
+from metadata.protocol.commands.snapshots import *
 from metadata.protocol.commands.undo import *
 from runtime.bounds import Count
 

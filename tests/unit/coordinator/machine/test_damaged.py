@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
+from coordinator.admission import require_own
 from coordinator.machine.damaged import common_spans, join_spans, size_of
-from coordinator.service import require_own
 from metadata.protocol import commands, queries
 from tests.unit.replica_acts import add, collect, delete, holders, lost, mark, put, recount, short
 from tests.unit.state import ADMIN, Refusal, State

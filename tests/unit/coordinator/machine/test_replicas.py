@@ -7,8 +7,8 @@ import pytest
 
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
+from coordinator.admission import require_own
 from coordinator.machine.burials import RETENTION_MS
-from coordinator.service import require_own
 from metadata.protocol import commands, queries
 from tests.unit.replica_acts import (
     add,
