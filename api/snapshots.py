@@ -23,7 +23,7 @@ from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, page_wanted, query_text
 from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict, PayloadTooLarge, RateLimited
-from metadata.model.records import Caller
+from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.snapshot_records import RevivedFile, SnapshotFilePage, SnapshotPage, SnapshotRecord
 from metadata.protocol.calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from metadata.protocol.commands import CreateBackup, CreateProjectFile, CreateVm, ReviveFile
@@ -33,6 +33,7 @@ from web.app import json_response, read_json
 
 _PATH: Final = "/api/v1/cluster/snapshots"
 _FILES: Final = f"{_PATH}/{{snapshot_id}}/files"
+_RECORDS: Final = {PROJECT_FILE: "project-files", VM: "vms", BACKUP: "backups"}
 OPERATIONS: Final = OperationTable("Snapshots")
 
 
@@ -124,11 +125,9 @@ async def restore(request: web.Request) -> web.Response:
     )
     async with audited(request, "restore_snapshot_file", principal=caller.subject, target=file_uuid):
         revived = await metadata.propose(command, RevivedFile)
-    kind = KIND_WORDS[revived.kind]
-    location = f"/api/v1/{kind}/{revived.file_uuid}"
-    return json_response(
-        shown(RevivedFileBody, revived, kind=kind), status=201, headers={"Location": location}
-    )
+    location = f"/api/v1/{_RECORDS[revived.kind]}/{revived.file_uuid}"
+    answer_body = shown(RevivedFileBody, revived, kind=KIND_WORDS[revived.kind])
+    return json_response(answer_body, status=201, headers={"Location": location})
 
 
 def _changed(

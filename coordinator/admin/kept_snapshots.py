@@ -87,17 +87,15 @@ def opened(path: Path, stop: Stop) -> Iterator[sqlite3.Connection]:
 
 def list_files(db: sqlite3.Connection, call: SnapshotFilesCall) -> SnapshotFilePage:
     """Return a page of the files with content, oldest first."""
-    named = {"f.bucket_id": call.bucket_id, "f.filename": call.filename}
-    wanted = {column: value for column, value in named.items() if value}
-    where = "".join(f" AND {column} = ?" for column in wanted)
     limit = min(call.limit, FILES_LISTED_MAX)
     rows = db.execute(
         "SELECT f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename,"
         f" {folders.PATH_COLUMN}, f.size_bytes, f.blob_sha256, COALESCE(k.parent_backup_uuid, ''),"
         " f.created_at_ms, f.sequence FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
         " LEFT JOIN backups k ON k.sequence = f.sequence"
-        f" WHERE f.status = 'available' AND f.sequence > ?{where} ORDER BY f.sequence LIMIT ?",
-        (call.cursor, *wanted.values(), limit + 1),
+        " WHERE f.status = 'available' AND f.sequence > ? AND ? IN ('', f.bucket_id)"
+        " AND ? IN ('', f.filename) ORDER BY f.sequence LIMIT ?",
+        (call.cursor, call.bucket_id, call.filename, limit + 1),
     ).fetchall()
     files = [
         SnapshotFile(
