@@ -22,7 +22,7 @@ from coordinator.machine.jobs import JobOutcome
 from coordinator.member.open_storage import Ledger
 from coordinator.rpc.server import value_of
 from coordinator.storage.config import CoordinatorFiles
-from metadata.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
+from metadata.model.jobs import JOBS, REHEARSE, SNAPSHOT, Amounts, amounts_of
 from metadata.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
 from metadata.model.replica_records import ReplicaCounts, ReplicaPage
 from metadata.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
@@ -208,7 +208,13 @@ class ClusterMetrics(Collector):
         )
         if self._sends_snapshots:
             sent.add_metric([], outcomes.get(SNAPSHOT.name, JobOutcome()).sent_at_ms / 1000)
-        yield sent
+        rehearsed = GaugeMetricFamily(
+            "filestore_offsite_rehearsal_timestamp_seconds",
+            "When a snapshot from the other place was last restored to try it; 0 if none is recorded.",
+        )
+        if self._sends_snapshots:
+            rehearsed.add_metric([], outcomes.get(REHEARSE.name, JobOutcome()).completed_at_ms / 1000)
+        yield from (sent, rehearsed)
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:

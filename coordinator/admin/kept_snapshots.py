@@ -89,10 +89,10 @@ def list_files(db: sqlite3.Connection, call: SnapshotFilesCall) -> SnapshotFileP
     """Return a page of the files with content, oldest first."""
     limit = min(call.limit, FILES_LISTED_MAX)
     rows = db.execute(
-        "SELECT f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename,"
-        f" {folders.PATH_COLUMN}, f.size_bytes, f.blob_sha256, COALESCE(k.parent_backup_uuid, ''),"
-        " f.created_at_ms, f.sequence FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
-        " LEFT JOIN backups k ON k.sequence = f.sequence"
+        "SELECT f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename, p.path, f.size_bytes,"
+        " f.blob_sha256, COALESCE(k.parent_backup_uuid, ''), f.created_at_ms, f.sequence"
+        " FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
+        " LEFT JOIN file_paths p ON p.sequence = f.sequence LEFT JOIN backups k ON k.sequence = f.sequence"
         " WHERE f.status = 'available' AND f.sequence > ? AND ? IN ('', f.bucket_id)"
         " AND ? IN ('', f.filename) ORDER BY f.sequence LIMIT ?",
         (call.cursor, call.bucket_id, call.filename, limit + 1),

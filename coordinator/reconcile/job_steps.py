@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,17 +11,20 @@ from pathlib import Path
 
 import msgspec
 
-from ca.errors import InsufficientStorage
+from ca.errors import Conflict, InsufficientStorage
 from ca.secretfiles import make_directory, sync_directory
-from coordinator.admin.offsite import Offsite, history_of
+from coordinator.admin.offsite import Offsite, history_in, history_of
+from coordinator.admin.rehearsal import rehearse
+from coordinator.admin.restore import write_bundle
 from coordinator.machine import snapshots
+from coordinator.machine.jobs import JobOutcome
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import StepProgress
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
 from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_store import Store
-from metadata.model.jobs import Expired
+from metadata.model.jobs import SNAPSHOT, Expired
 from metadata.model.rules import SNAPSHOTS_HOLD_CONTENT
 from metadata.model.snapshot_records import EndedHolds
 from metadata.protocol.commands import BeginSnapshot, EndHolds, Expire, KeepSnapshot
@@ -132,6 +136,33 @@ class SnapshotJob:
                 await progress.apply(
                     msgspec.structs.replace(kept, sent_to=place[:TEXT_CHARS_MAX]), type(None)
                 )
+
+    def is_rehearsal_due(self) -> bool:
+        """Return whether there is anything to rehearse: a snapshot that was sent."""
+        return (
+            self.is_sent
+            and self._context.store.job_outcomes().get(SNAPSHOT.name, JobOutcome()).sent_at_ms > 0
+        )
+
+    async def rehearse(self, progress: StepProgress) -> None:
+        """Restore the newest snapshot at the other place into a scratch directory, and delete it again.
+
+        The result has its name, and the files, nodes and the log entry that it would bring back.
+        """
+        if self._offsite is None:
+            raise Conflict("There is no offsite.json on this coordinator.")
+        history = self._context.store.read_with(history_in)
+        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="rehearsal-", dir=self._files.data))
+        try:
+            snapshot, bundle = directory / "snapshot.sqlite", directory / "cluster.bundle"
+            name = await self._offsite.fetch_newest(history, snapshot)
+            await asyncio.to_thread(write_bundle, self._files.data, bundle)
+            found = await asyncio.to_thread(rehearse, snapshot, bundle, directory)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        progress.result.update(
+            done=1, file=name, files=found.files, nodes=found.nodes, log_index=found.log_index
+        )
 
 
 def take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop = NEVER) -> tuple[Path, int]:

@@ -19,6 +19,7 @@ from metadata.model.jobs import (
     GC,
     JOBS,
     REBALANCE,
+    REHEARSE,
     REPAIR,
     SCRUB,
     SNAPSHOT,
@@ -64,6 +65,7 @@ class CoordinatorJobs:
         self.all: Final = (
             Job(EXPIRE, partial(expire, *ending), partial(is_expire_due, *ending)),
             Job(SNAPSHOT, snapshots.run, snapshots.is_due, is_sent=snapshots.is_sent),
+            Job(REHEARSE, snapshots.rehearse, snapshots.is_rehearsal_due),
             self._patient(REPAIR, repair.repair, repair.is_due),
             self._patient(DRAIN, drain.drain, drain.is_due),
             self._patient(REBALANCE, self._rebalance, self._is_rebalance_due),

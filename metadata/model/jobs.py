@@ -88,6 +88,15 @@ SNAPSHOT: Final = JobKind(
     ),
     schedule_s=86_400.0,
 )
+REHEARSE: Final = JobKind(
+    name="rehearse",
+    description=(
+        "Fetches the newest snapshot from the place in offsite.json, and restores it into a scratch "
+        "directory on the leading coordinator, which is deleted again. Runs once a week if there is such a "
+        "place."
+    ),
+    schedule_s=7 * 86_400.0,
+)
 REPAIR: Final = JobKind(
     name="repair",
     description=(

@@ -1,6 +1,8 @@
 """`filestore snapshot`: snapshots of the metadata, and files that come back from one."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import click
@@ -9,10 +11,12 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, print_failures
 from deploy.base.lookup import find_bucket, is_uuid
 from deploy.base.output import json_option, moment, print_records, size
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from filestore_client import AsyncClient
 from filestore_client.base.errors import NotFound
 from filestore_client.base.records import Snapshot, SnapshotFile
+from runtime.wording import counted
 
 _SNAPSHOTS: Final[Mapping[str, Callable[[Snapshot], object]]] = {
     "snapshot": lambda each: each.snapshot_id,
@@ -39,7 +43,7 @@ _bucket = click.option("--bucket", default="", help="Only files of this bucket, 
 
 @click.group()
 def snapshot() -> None:
-    """Snapshots of the metadata: ls, files, restore-file. Admins only.
+    """Snapshots of the metadata: ls, files, restore-file, verify. Admins only.
 
     The job `snapshot` takes one each day. The content of its files stays on the disks for some days, also if
     they are deleted. `filestore coordinator restore` makes a whole cluster from one.
@@ -125,6 +129,30 @@ def restore_file(
         return print_failures(failures)
 
     return connection.run(work)
+
+
+@snapshot.command()
+@click.argument("path", type=UserPath(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--bundle",
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="A bundle of the same cluster.",
+)
+def verify(path: Path, bundle: Path) -> None:
+    """Try a snapshot: restore it into a scratch directory, compare, and delete that again.
+
+    It needs room for two copies of the snapshot in the directory for temporary files, and no network. The job
+    `rehearse` does the same once a week with the newest snapshot at the other place.
+    """
+    from coordinator.admin.rehearsal import rehearse
+
+    with TemporaryDirectory(prefix="filestore-") as scratch:
+        found = rehearse(path, bundle, Path(scratch))
+    click.echo(
+        f"{path.name} can be restored: {counted(found.files, 'file', 'files')},"
+        f" {counted(found.nodes, 'node', 'nodes')}, entry {found.log_index} of the log"
+    )
 
 
 async def _files(
