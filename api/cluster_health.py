@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from api.bodies.coordinators import CoordinatorState, EndingCertificate, Finding, NodeState
+from metadata.model.placement import PRESSED_RESERVES, WARNED_RESERVES, Candidate, lacking_bytes, room_bytes
 from metadata.model.records import DOWN
 from metadata.model.replica_records import HELD_MAX, ReplicaCounts
 from metadata.protocol.calls import (
@@ -90,6 +91,7 @@ def findings_of(
         *[Finding(problem=_DIFFER, runbook="FilestoreCoordinatorsDiffer")] * best.coordinator.differ,
         *_of_nodes(nodes, since or {}),
         *_of_room(nodes, since or {}),
+        *_of_trash(best, nodes),
         *(_of_blocked(node) for node in nodes if node.blocked_dead_bytes),
         *_of_clocks(coordinators, nodes),
         *_of_jump(best.coordinator.clock_jump_ms),
@@ -247,6 +249,28 @@ def _of_room(nodes: list[NodeState], since: Since) -> list[Finding]:
         for node in nodes
         if node.disk in problems
     ]
+
+
+def _of_trash(best: StatusReply, nodes: list[NodeState]) -> list[Finding]:
+    """Say that the trash shrinks early, or is about to; `coordinator.reconcile.quotas` decides alike."""
+    disks = [
+        Candidate(node.id, "", 1, node.free_bytes, node.total_bytes)
+        for node in nodes
+        if node.state == "healthy" and node.disk in (DISK_OK, DISK_LOW) and node.total_bytes
+    ]
+    if not best.trash_files or not lacking_bytes(disks, WARNED_RESERVES):
+        return []
+    is_pressed = lacking_bytes(disks, PRESSED_RESERVES) > 0
+    problem = (
+        f"The disks are almost full, with {_size(room_bytes(disks))} free beyond their reserves: the oldest "
+        f"of {counted(best.trash_files, 'file', 'files')} ({_size(best.trash_bytes)}) in the trash "
+        f"{'are deleted for good now' if is_pressed else 'will soon be deleted for good'}."
+    )
+    return [Finding(problem=problem, runbook="FilestoreTrashShrinks")]
+
+
+def _size(size_bytes: int) -> str:
+    return f"{-(-size_bytes // _MIB)} MiB"
 
 
 def _of_blocked(node: NodeState) -> Finding:

@@ -127,6 +127,13 @@ class ClusterMetrics(Collector):
             "Snapshots that lost their content early, as the disks were almost full.",
             held.evicted,
         )
+        files, trash_bytes = self._ledger.store.trash()
+        yield _gauge("filestore_trash_files", "Deleted files that can be restored.", files)
+        yield _gauge(
+            "filestore_trash_bytes",
+            "Total size of deleted files that can be restored, counting content once for each file.",
+            trash_bytes,
+        )
 
     def _replicas(self) -> Iterator[Metric]:
         """Yield counts that stop at 10,000, as `filestore status` shows them."""

@@ -90,7 +90,7 @@ class Statuses:
     def reply(self) -> StatusReply:
         """Return the whole status. The caller was checked."""
         view, at_s, at_ms = self._view(), time.monotonic(), now_ms()
-        files, blobs, blob_bytes = self._store.totals()
+        (files, blobs, blob_bytes), trash = self._store.totals(), self._store.trash()
         replicas = self._store.answer(GetReplicaCounts(), at_ms=self._clocks.now_ms())
         return StatusReply(
             cluster=self._identity.cluster,
@@ -119,6 +119,8 @@ class Statuses:
             rules_known=RULES,
             certificate_ends_at_ms=own_end_ms(self._credential),
             held=self._store.read_with(partial(snapshots.held, at_ms=at_ms)),
+            trash_files=trash[0],
+            trash_bytes=trash[1],
         )
 
     def own_status(self) -> CoordinatorStatus:

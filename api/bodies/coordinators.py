@@ -469,6 +469,13 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
         Amount,
         Meta(description="Their total size, with each content counted once.", examples=[84_000_000_000]),
     ]
+    trash_files: Annotated[
+        Amount, Meta(description="Number of deleted files that can be restored.", examples=[12])
+    ] = 0
+    trash_bytes: Annotated[
+        Amount,
+        Meta(description="Their total size, with each file counted separately.", examples=[900_000_000]),
+    ] = 0
     replicas: Annotated[ReplicaState, Meta(description="Which blobs lack replicas.")]
     replicas_wanted: Annotated[
         Amount, Meta(description="Replicas that each blob should have. 0 if unknown.", examples=[3])

@@ -248,14 +248,14 @@ def remove(change: Change, row: FileRow, *, for_good: bool = False) -> int:
     return parts
 
 
-def take_out(change: Change, row: FileRow) -> int:
+def take_out(change: Change, row: FileRow, *, has_upload: bool = True) -> int:
     """Take a file's rows away, and not its reference to a blob; how many parts its upload had.
 
     The row of its kind goes with it, its upload with these parts, its permissions and its public tokens.
     """
-    parts = remove_parts(change, row.file_uuid)
+    parts = remove_parts(change, row.file_uuid) if has_upload else 0
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
-    reserved_bytes = quotas.of_upload(change.db, row.file_uuid)
+    reserved_bytes = quotas.of_upload(change.db, row.file_uuid) if has_upload else 0
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     if row.kind != PARTIAL:
         change.db.execute(

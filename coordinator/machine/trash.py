@@ -47,6 +47,18 @@ class _Kept(Struct, frozen=True):
     owner_id: str
 
 
+class _Facts(Struct, frozen=True):
+    """What a deletion needs of a file and its bucket. `trash_days` None: as the cluster has it."""
+
+    filename: str
+    path: str | None
+    parent: str
+    retained_until_ms: int | None
+    protected_until_ms: int | None
+    trash_days: int | None
+    quota_bytes: int
+
+
 def delete(change: Change, command: DeleteFile) -> None:
     """Move a file to the trash, or delete it for good. Needs admin on the file.
 
@@ -58,17 +70,16 @@ def delete(change: Change, command: DeleteFile) -> None:
     )
     files.require_removable(change.db, row)
     user = require_user(change.users, command.caller)
-    protection.require_unprotected(change, user, row.sequence, row.status, command.override_protection)
-    stays_ms = 0
-    if command.trash_ms is not UNSET and command.for_good is not True and row.status == "available":
-        stays_ms = _stays_ms(change.db, row.bucket_id, command.trash_ms)
-    due_at_ms = change.at_ms + stays_ms if row.status == "available" else 0
-    needed_ms = _needed_until_ms(change.db, row)
+    facts = _facts(change.db, row)
+    if facts.protected_until_ms and row.blob_sha256:
+        protection.require_override(user, facts.protected_until_ms, command.override_protection)
+    due_ms = _due_ms(change, command, row, facts)
+    needed_ms = _children_due_ms(change.db, row.file_uuid) if row.kind == BACKUP and row.blob_sha256 else 0
     if needed_ms and command.for_good is True:
         raise Conflict("A backup in the trash builds on this one. Delete that one for good first.")
     states.require_of_file(change, row.sequence, command.unchanged_since_ms)
-    if stays_ms or needed_ms:
-        _put(change, row, user, max(_until_retention_ms(change.db, row, due_at_ms), needed_ms))
+    if due_ms or needed_ms:
+        _put(change, row, facts, user, max(due_ms, needed_ms))
         return
     files.remove(change, row, for_good=command.for_good is True)
     if command.for_good is True and row.blob_sha256:
@@ -184,16 +195,34 @@ def list_page(question: Question, query: ListTrash) -> TrashPage:
     return TrashPage([TrashedFile(*row[:-1]) for row in rows], next_cursor)
 
 
-def _put(change: Change, row: files.FileRow, user: User, due_at_ms: int) -> None:
-    """Move the rows of an available file to the trash."""
-    filename, path, parent = change.db.execute(
-        f"SELECT f.filename, {folders.PATH_COLUMN}, IFNULL(b.parent_backup_uuid, '')"
-        " FROM files f LEFT JOIN backups b ON b.sequence = f.sequence WHERE f.sequence = ?",
+def _facts(db: sqlite3.Connection, row: files.FileRow) -> _Facts:
+    found = db.execute(
+        f"SELECT f.filename, {folders.PATH_COLUMN}, IFNULL(b.parent_backup_uuid, ''), f.due_at_ms,"
+        " p.until_ms, s.trash_days, k.quota_bytes FROM files f JOIN buckets k ON k.bucket_id = f.bucket_id"
+        " LEFT JOIN bucket_safety s ON s.bucket_id = f.bucket_id"
+        " LEFT JOIN protected_files p ON p.sequence = f.sequence"
+        " LEFT JOIN backups b ON b.sequence = f.sequence WHERE f.sequence = ?",
         (row.sequence,),
     ).fetchone()
+    return _Facts(*found)
+
+
+def _due_ms(change: Change, command: DeleteFile, row: files.FileRow, facts: _Facts) -> int:
+    """Return when a file leaves the trash, at most at the end of its retention; 0 if it does not go there."""
+    if command.trash_ms is UNSET or command.for_good is True or row.status != "available":
+        return 0
+    stays_ms = command.trash_ms if facts.trash_days is None else facts.trash_days * protection.DAY_MS
+    due_ms = change.at_ms + stays_ms
+    if facts.retained_until_ms is not None:
+        due_ms = min(due_ms, facts.retained_until_ms)
+    return due_ms if due_ms > change.at_ms else 0
+
+
+def _put(change: Change, row: files.FileRow, facts: _Facts, user: User, due_at_ms: int) -> None:
+    """Move the rows of a file with content to the trash."""
     document = kept_rows.read(change.db, row.sequence, row.kind)
     holds.begin(change, row.blob_sha256, row.sequence)
-    files.take_out(change, row)
+    files.take_out(change, row, has_upload=False)
     change.db.execute(
         "INSERT INTO trash (sequence, file_uuid, kind, bucket_id, owner_id, filename, path, size_bytes,"
         " blob_sha256, parent_backup_uuid, deleted_by, deleted_at_ms, due_at_ms, document)"
@@ -204,18 +233,19 @@ def _put(change: Change, row: files.FileRow, user: User, due_at_ms: int) -> None
             row.kind,
             row.bucket_id,
             row.owner_id,
-            filename,
-            folders.path_of(path),
+            facts.filename,
+            folders.path_of(facts.path),
             row.size_bytes,
             row.blob_sha256,
-            parent,
+            facts.parent,
             user.user_id,
             change.at_ms,
             due_at_ms,
             document,
         ),
     )
-    _keep_quota(change, row.bucket_id)
+    if facts.quota_bytes:
+        _keep_quota(change, row.bucket_id, facts.quota_bytes)
 
 
 def _write(change: Change, user: User, kept: _Kept, bucket_id: str) -> None:
@@ -252,11 +282,8 @@ def _end(change: Change, sequence: int, sha256: str, bucket_id: str, *, is_urgen
     return int(is_last)
 
 
-def _keep_quota(change: Change, bucket_id: str) -> None:
+def _keep_quota(change: Change, bucket_id: str, quota_bytes: int) -> None:
     """Let the oldest files of a bucket's trash go while it has more bytes than the quota, not the newest."""
-    quota_bytes = quotas.quota_of(change.db, bucket_id)
-    if not quota_bytes:
-        return
     (excess_bytes,) = change.db.execute(
         "SELECT bytes - ? FROM trash_totals WHERE bucket_id = ?", (quota_bytes, bucket_id)
     ).fetchone()
@@ -288,22 +315,6 @@ def _oldest(db: sqlite3.Connection, bucket_id: str, count: int) -> list[tuple[in
         (*values, count),
     ).fetchall()
     return rows
-
-
-def _stays_ms(db: sqlite3.Connection, bucket_id: str, default_ms: int) -> int:
-    row = db.execute("SELECT trash_days FROM bucket_safety WHERE bucket_id = ?", (bucket_id,)).fetchone()
-    return default_ms if row is None or row[0] is None else int(row[0]) * protection.DAY_MS
-
-
-def _until_retention_ms(db: sqlite3.Connection, row: files.FileRow, due_at_ms: int) -> int:
-    """Return when a file leaves the trash: not after its retention."""
-    (ends_ms,) = db.execute("SELECT due_at_ms FROM files WHERE sequence = ?", (row.sequence,)).fetchone()
-    return due_at_ms if ends_ms is None else int(min(due_at_ms, ends_ms))
-
-
-def _needed_until_ms(db: sqlite3.Connection, row: files.FileRow) -> int:
-    """Return until when a backup in the trash needs this one; 0 for none."""
-    return _children_due_ms(db, row.file_uuid) if row.kind == BACKUP and row.blob_sha256 else 0
 
 
 def _children_due_ms(db: sqlite3.Connection, file_uuid: str) -> int:

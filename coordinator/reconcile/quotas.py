@@ -22,11 +22,12 @@ from ca.errors import FilestoreError
 from coordinator.machine import snapshots
 from coordinator.machine.blobs import is_purged, purged_bytes
 from coordinator.reconcile.context import ReconcileContext
+from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import Interrupted, apply_command
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
 from metadata.model.listed_records import Squeezed
-from metadata.model.placement import lacking_bytes
+from metadata.model.placement import PRESSED_RESERVES, lacking_bytes
 from metadata.model.replica_records import Collected, ReplicaCounts
 from metadata.model.snapshot_records import EndedHolds
 from metadata.protocol.commands import CollectOverQuota, CollectPurged, EndHolds, SqueezeTrash
@@ -38,7 +39,6 @@ EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes keep an affirmed blob (
 # Blobs and replicas: at most 90 of one node, which deletes that many without an operator.
 ROUND_ROWS: Final = 180
 PURGED_GRACE_MS: Final = 60_000  # what nodes spare, because it has just arrived, is tried again as often
-PRESSED_RESERVES: Final = 1  # with less room than so many reserves, the trash shrinks
 EVICT_REST_S: Final = 0.02  # after each step, as in `expire`
 MARKED_MAX: Final = 10  # earlier ones of one reachable node: with more, it has yet to delete the last round
 
@@ -84,16 +84,16 @@ class QuotaKeeper:
 
     async def _squeeze(self) -> None:
         """Let the oldest files in the trash go if the disks lack room that nothing is about to free."""
-        facts = self._context.facts()
-        lacking = lacking_bytes(facts.candidates, PRESSED_RESERVES) // max(facts.replicas, 1)
-        if not lacking or any(count > MARKED_MAX for count in self._marked().values()):
+        facts, store = self._context.facts(), self._context.store
+        files, _ = store.trash()
+        if not files and not store.read_with(snapshots.may_evict):
             return
-        pending, (files, _) = self._context.store.read_with(purged_bytes), self._context.store.trash()
-        if lacking <= pending or await self._evict() or not files:
+        wanted_bytes = squeezed_bytes(facts, store.read_with(purged_bytes))
+        if not wanted_bytes or any(count > MARKED_MAX for count in self._marked().values()):
             return
-        done = await apply_command(
-            self._context.driver, SqueezeTrash(wanted_bytes=lacking - pending), Squeezed
-        )
+        if await self._evict() or not files:
+            return
+        done = await apply_command(self._context.driver, SqueezeTrash(wanted_bytes=wanted_bytes), Squeezed)
         _log.warning(
             "the disks are almost full: %d files of %d bytes left the trash early", done.files, done.bytes
         )
@@ -141,3 +141,10 @@ class QuotaKeeper:
             self._context.facts().reachable,
         )
         return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}
+
+
+def squeezed_bytes(facts: Facts, pending_bytes: int) -> int:
+    """Return how much content must leave the trash for room, without what is about to leave the disks."""
+    copies = max(min(facts.replicas, len(facts.candidates)), 1)
+    lacking = -(-lacking_bytes(facts.candidates, PRESSED_RESERVES) // copies)
+    return max(lacking - pending_bytes, 0)

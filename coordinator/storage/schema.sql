@@ -493,9 +493,9 @@ CREATE TRIGGER IF NOT EXISTS replica_gone AFTER DELETE ON blob_replicas BEGIN
     DELETE FROM replica_totals WHERE node_id = OLD.node_id AND replicas = 0;
 END;
 CREATE TRIGGER IF NOT EXISTS trash_added AFTER INSERT ON trash BEGIN
-    INSERT OR IGNORE INTO trash_totals (bucket_id, files, bytes) VALUES ('', 0, 0), (NEW.bucket_id, 0, 0);
-    UPDATE trash_totals SET files = files + 1, bytes = bytes + NEW.size_bytes
-        WHERE bucket_id IN ('', NEW.bucket_id);
+    INSERT INTO trash_totals (bucket_id, files, bytes)
+        VALUES ('', 1, NEW.size_bytes), (NEW.bucket_id, 1, NEW.size_bytes)
+        ON CONFLICT (bucket_id) DO UPDATE SET files = files + 1, bytes = bytes + excluded.bytes;
 END;
 CREATE TRIGGER IF NOT EXISTS trash_gone AFTER DELETE ON trash BEGIN
     UPDATE trash_totals SET files = files - 1, bytes = bytes - OLD.size_bytes

@@ -121,7 +121,15 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         console,
         f"{answer['cluster']}: {health if health == 'healthy' else health.upper()},"
         f" {counted(answer['files'], 'file', 'files')}, {counted(answer['blobs'], 'blob', 'blobs')},"
-        f" {size(answer['blob_bytes'])}",
+        f" {size(answer['blob_bytes'])}{_trash(answer)}",
+    )
+
+
+def _trash(answer: Mapping[str, Any]) -> str:
+    """Return the deleted files that can be restored; "" for none."""
+    files = answer.get("trash_files") or 0
+    return (
+        f", {counted(files, 'file', 'files')} ({size(answer['trash_bytes'])}) in the trash" if files else ""
     )
 
 

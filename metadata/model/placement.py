@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import xxhash
 
 RESERVE_SHARE = 0.05  # of a disk stays free for deletes, repair and the log
+PRESSED_RESERVES = 1  # with less room beyond the reserves than so many times these, the trash shrinks
+WARNED_RESERVES = 2  # and the status says beforehand that it will
 RESERVE_BYTES_MAX = 10 << 30  # a large disk need not keep more than this free
 
 

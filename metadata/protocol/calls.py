@@ -448,6 +448,8 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     rules_known: int = 0  # the newest that this coordinator knows
     certificate_ends_at_ms: int = 0  # of this coordinator's own; 0 while it cannot be read
     held: HeldContent | None = None  # by snapshots; until 0.3.0: None from 0.1.0
+    trash_files: int = 0
+    trash_bytes: int = 0  # each file counted separately
 
 
 class RulesCall(Struct, frozen=True, tag="rules"):

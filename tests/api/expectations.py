@@ -39,6 +39,7 @@ def _shape(fields: Fields) -> dict[str, type]:
 LATER: Fields = {
     "expires_at": "string",
     "path": "string",
+    "protected_until": "string",
 }  # not in the interface; `retention_period` where set
 FILE = _shape(RECORD | LATER)
 PROJECT_FILE = _shape(RECORD | LATER | PROJECT_METADATA)
@@ -68,6 +69,9 @@ BUCKET = {
     "used_bytes": int,
     "reserved_bytes": int,
     "file_count": int,
+    "protect_days": int,
+    "trash_files": int,
+    "trash_bytes": int,
     "created_at": str,
     "updated_at": str,
 }

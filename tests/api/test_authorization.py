@@ -89,6 +89,11 @@ ROWS: Final = (
     Row("delete_backup", ALL, 200, of=BACKUP, spoils=True),
     Row("delete_file", ALL, 200, spoils=True),
     Row("list_file_replicas", READ, 200),
+    Row("protect_file", ALL, 200, body={"protect_days": 1}, spoils=True),
+    # ---- the trash: this file is in none (test_trash.py says who may do what)
+    Row("list_trash", "user", 200),
+    Row("restore_file", "user", 404),
+    Row("purge_file", "user", 404),
     # ---- content
     Row("download_file", READ, 200),
     Row("head_file", READ, 200),

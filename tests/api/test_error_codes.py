@@ -41,6 +41,11 @@ def not_available(cluster: Cluster) -> Answer:
     return cluster.get(f"/files/{create(cluster, '/vms')['file_uuid']}")
 
 
+def protected(cluster: Cluster) -> Answer:
+    file_uuid = store(cluster, "/vms", b"x", protect_days=1)
+    return cluster.request("DELETE", f"/vms/{file_uuid}")
+
+
 def offset_mismatch(cluster: Cluster) -> Answer:
     url = create(cluster, "/vms", size_bytes=10)["upload_url"]
     return cluster.request("PUT", url, content=b"12345", headers={"Content-Range": "bytes 5-9/10"})
@@ -138,6 +143,7 @@ CAUSES: Final[dict[str, tuple[Cause, dict[str, str]]]] = {
     ),
     "not_acceptable": (lambda cluster: cluster.get("/buckets", headers={"Accept": "text/html"}), {}),
     "conflict": (conflict, {}),
+    "protected": (protected, {}),
     "not_available": (not_available, {}),
     "offset_mismatch": (offset_mismatch, {"upload-offset": "0"}),
     "gone": (gone, {}),

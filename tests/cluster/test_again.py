@@ -37,7 +37,7 @@ def test_content_that_is_deleted_just_now_is_taken_again(cluster: Cluster, size_
         sha256 = hashlib.sha256(content).hexdigest()
         file_uuid = cluster.store_everywhere(content)
         age(cluster, sha256)
-        assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
+        assert cluster.request("DELETE", f"/files/{file_uuid}?now=1").status == 200
         created = cluster.create(size_bytes=size_bytes)
         begin_gc(cluster)
         answer = cluster.request("PUT", created["upload_url"], content=content)

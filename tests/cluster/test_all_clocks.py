@@ -63,7 +63,7 @@ class Stored:
         self.daily = cluster.store(DAILY, retention_period=24)
         self.upload = cluster.create(size_bytes=100)["file_uuid"]
         deleted = cluster.store_everywhere(DELETED)
-        assert cluster.request("DELETE", f"/files/{deleted}").status == 200
+        assert cluster.request("DELETE", f"/files/{deleted}?now=1").status == 200
 
     def check(self) -> None:
         cluster = self._cluster

@@ -143,7 +143,7 @@ def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_star
     rows = "SELECT sha256 FROM blob_replicas WHERE sha256 = ?"
     sidecar = path.with_name(path.name + ".sums")
     os.utime(sidecar, (0, 0))  # nobody was told of it lately
-    assert lone_node.request("DELETE", f"/project-files/{file_uuid}").status == 200
+    assert lone_node.request("DELETE", f"/project-files/{file_uuid}?now=1").status == 200
     upload = lone_node.data(node) / "uploads" / file_uuid
     wait_until(lambda: not upload.exists(), what="the end of the upload, which pins it", timeout_s=90)
     pid = lone_node.pid(node)

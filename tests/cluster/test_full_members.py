@@ -71,6 +71,6 @@ def test_full_disk_is_freed_by_deleting_small_files_whichever_worker_has_stored_
         assert len([path for path in packs_of(cluster, node) if path.stat().st_size > 8 * MIB]) == 2
         fill(cluster, node, MIB)
         for file_uuid in files:
-            assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
+            assert cluster.request("DELETE", f"/files/{file_uuid}?now=1").status == 200
         collect(cluster)
         wait_until(lambda: packed_bytes() < MIB, what="room on the disk", timeout_s=FREED_S)

@@ -172,14 +172,14 @@ def test_nothing_stays_of_content_that_the_log_refused_or_files_have_released(
 ) -> None:
     loop(three, bucket)
     for file in three.get("/project-files").json["project_files"]:
-        assert three.request("DELETE", f"/files/{file['file_uuid']}").status == 200
+        assert three.request("DELETE", f"/files/{file['file_uuid']}?now=1").status == 200
     refused = [*refused_by_the_quota(three), *deleted_meanwhile(three), without_permission(three)]
     twin = three.store(refused[0].content)  # another file has the same content, and keeps it
     three.kill(*three.nodes)  # whatever they were about to do about it
     three.restart(*three.nodes)
     three.wait_healthy()
     for steps in refused:
-        assert three.request("DELETE", f"/files/{steps.file_uuid}").status in (200, 404)
+        assert three.request("DELETE", f"/files/{steps.file_uuid}?now=1").status in (200, 404)
 
     def settled() -> bool:
         let_time_pass(three)
@@ -188,7 +188,7 @@ def test_nothing_stays_of_content_that_the_log_refused_or_files_have_released(
     wait_until(settled, what="every upload swept, every arrival settled", timeout_s=SWEPT_S)
     for node in three.nodes:
         assert three.get(f"/files/{twin}", node=node).body == refused[0].content
-    assert three.request("DELETE", f"/files/{twin}").status == 200
+    assert three.request("DELETE", f"/files/{twin}?now=1").status == 200
     collect(three)
     wait_until(lambda: not left(three), what="disks without content", timeout_s=SWEPT_S)
     assert creation(three, bucket, 8 * MIB).status == 201
@@ -253,7 +253,7 @@ def loop(cluster: Cluster, bucket_id: str) -> list[int]:
         if created.status == 201:
             put = cluster.request("PUT", created.json["upload_url"], content=os.urandom(8 * MIB))
             assert put.status == 200, put.body
-            assert cluster.request("DELETE", f"/files/{created.json['file_uuid']}").status == 200
+            assert cluster.request("DELETE", f"/files/{created.json['file_uuid']}?now=1").status == 200
     return statuses
 
 

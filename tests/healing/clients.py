@@ -275,7 +275,7 @@ def _read(stage: Stage, dice: random.Random, file: File) -> str:
 def _delete(stage: Stage, dice: random.Random, file: File) -> str:
     was_asked = False
     for _ in range(TRIES_MAX):
-        answer = ask(stage, dice, "DELETE", f"/files/{file.file_uuid}")
+        answer = ask(stage, dice, "DELETE", f"/files/{file.file_uuid}?now=1")
         if answer is not None and (answer.status == 200 or (answer.status == 404 and was_asked)):
             file.is_deleted = True
             return f"done {file.file_uuid}"

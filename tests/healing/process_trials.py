@@ -59,7 +59,7 @@ def prepare(directory: Path, seed: int) -> None:
         cluster.restart(*cluster.members)
         cluster.wait_healthy()
         for file_uuid in dice.sample(sorted(model.files), 3):
-            assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
+            assert cluster.request("DELETE", f"/files/{file_uuid}?now=1").status == 200
             del model.files[file_uuid]
         _fill(cluster, model, dice)
         for upload_seed in (dice.randrange(1 << 30), dice.randrange(1 << 30)):

@@ -23,7 +23,7 @@ def store(state: State, command: commands.CreateFile, sha256: str = "", size_byt
 
 
 def delete(state: State, file_uuid: str, caller: Caller = ADMIN, **changes: Any) -> Any:
-    fields = {"kind": "", "trash_ms": WEEK_MS} | changes
+    fields: dict[str, Any] = {"kind": "", "trash_ms": WEEK_MS} | changes
     return state.apply(commands.DeleteFile(caller=caller, file_uuid=file_uuid, **fields))
 
 

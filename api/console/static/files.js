@@ -73,13 +73,25 @@ export function rename(file, kind) {
   );
 }
 
+// Protects a file from deletion for some days. -> until when; undefined when nothing was changed.
+export function protect(file) {
+  return show(
+    (close) => html`<${FormDialog} title="Protect this file" close=${close} action="Protect" submit=${({ days }) =>
+      api.post(path`${fileAt(file.file_uuid)}/protection`, { protect_days: Number(days) })}>
+      <p><${Name}>${file.filename}</${Name}></p>
+      <label>Days from now<input name="days" type="number" min="1" max="3660" required defaultValue="30" autofocus /></label>
+      <p class="quiet">Until then nobody can delete the file, and you cannot either. You can extend that later, but not
+        shorten it.</p></${FormDialog}>`,
+  );
+}
+
 // Deletes after asking, one by one until somebody stops it; what could not be deleted is told. -> ids of those that are gone.
 export async function remove(files) {
   const gone = [];
   await confirm({
     title: files.length === 1 ? "Delete this file?" : `Delete ${files.length} files?`,
     names: files.map((file) => file.filename),
-    text: "This cannot be undone. Links to it stop working, and nobody can read it any more.",
+    text: "Nobody can read it any more, and links to it stop working. It can be restored from the trash for some days.",
     action: files.length === 1 ? "Delete" : `Delete ${files.length} files`,
     run: (work) => inTurn(files.filter((each) => !gone.includes(each.file_uuid)), async (file) => {
       await api.del(fileAt(file.file_uuid)).catch((error) => {

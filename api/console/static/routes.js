@@ -9,6 +9,7 @@ export const ROUTES = [
   ["/buckets/:uuid", () => import("./pages/bucket.js")],
   ["/file/:uuid", () => import("./pages/file.js")],
   ["/uploads", () => import("./pages/uploads.js")],
+  ["/trash", () => import("./pages/trash.js")],
   ["/shares", () => import("./pages/shares.js")],
   ["/access", () => import("./pages/access.js")],
   ["/nodes", () => import("./pages/nodes.js"), { admin: true }],
@@ -32,6 +33,7 @@ export const NAVIGATION = [
     ["/backups", "Backups"],
     ["/buckets", "Buckets"],
     ["/uploads", "Uploads"],
+    ["/trash", "Trash"],
   ] },
   { title: "Sharing", links: [
     ["/shares", "Shares"],

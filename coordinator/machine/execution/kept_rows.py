@@ -16,22 +16,22 @@ from metadata.model.later_fields import LATER
 from metadata.model.records import BACKUP, PROJECT_FILE, VM
 
 _Row = dict[str, str | int | None]
-_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
-    PROJECT_FILE: ("project_files", "manifests"),
-    VM: ("vms",),
-    BACKUP: ("backups",),
-}
-_OF_EVERY: Final = ("file_paths", "concatenations", "protected_files")
+_OF_KIND: Final[Mapping[str, str]] = {PROJECT_FILE: "project_files", VM: "vms", BACKUP: "backups"}
 _GRANTS: Final = "file_permissions"
-KEPT_TABLES: Final = frozenset(
-    {
-        "files",
-        *(table for tables in _OF_KIND.values() for table in tables),
-        *_OF_EVERY,
-        _GRANTS,
-        *(each.table for each in LATER),
-    }
+# What few files have; a deletion asks once which of them.
+_OF_FEW: Final = (
+    "manifests",
+    "file_paths",
+    "concatenations",
+    "protected_files",
+    *(each.table for each in LATER),
+    _GRANTS,
 )
+_KEYS: Final[Mapping[str, str]] = {_GRANTS: "file_sequence"}  # "sequence" otherwise
+_PRESENT: Final = "SELECT " + ", ".join(
+    f"EXISTS (SELECT 1 FROM {table} WHERE {_KEYS.get(table, 'sequence')} = :sequence)" for table in _OF_FEW
+)
+KEPT_TABLES: Final = frozenset({"files", *_OF_KIND.values(), *_OF_FEW})
 ENDED_TABLES: Final = frozenset({"public_tokens", "uploads"})  # with the deletion, or the upload
 _USER: Final = "user:"
 
@@ -49,16 +49,15 @@ _decode = msgspec.json.Decoder(_Document).decode
 
 def read(db: sqlite3.Connection, sequence: int, kind: str) -> str:
     """Return the document of the file with this sequence."""
-    later = tuple(each.table for each in LATER if each.kind == kind)
-    rows = {"files": _rows(db, "files", "sequence", sequence)}
-    for table in (*_OF_KIND[kind], *later, *_OF_EVERY):
-        if found := _rows(db, table, "sequence", sequence):
-            rows[table] = found
-    generations = {}
-    if granted := _rows(db, _GRANTS, "file_sequence", sequence):
-        rows[_GRANTS] = granted
-        users = sorted({user for row in granted if (user := _user_of(row))})
-        generations = {user: _generation(db, user) for user in users}
+    present = db.execute(_PRESENT, {"sequence": sequence}).fetchone()
+    tables = (
+        "files",
+        _OF_KIND[kind],
+        *(table for table, is_there in zip(_OF_FEW, present, strict=True) if is_there),
+    )
+    rows = {table: _rows(db, table, sequence) for table in tables}
+    users = sorted({user for row in rows.get(_GRANTS, ()) if (user := _user_of(row))})
+    generations = {user: _generation(db, user) for user in users}
     return _encode(_Document(rows, generations)).decode()
 
 
@@ -80,12 +79,12 @@ def write(
             db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", (*values.values(),))
 
 
-def _rows(db: sqlite3.Connection, table: str, key: str, sequence: int) -> list[_Row]:
+def _rows(db: sqlite3.Connection, table: str, sequence: int) -> list[_Row]:
     assert table in KEPT_TABLES
+    key = _KEYS.get(table, "sequence")
     cursor = db.execute(f"SELECT * FROM {table} WHERE {key} = ? ORDER BY sequence", (sequence,))
-    found = cursor.fetchall()
-    names = [column[0] for column in cursor.description] if found else []
-    return [dict(zip(names, row, strict=True)) for row in found]
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _user_of(grant: _Row) -> str:

@@ -31,15 +31,11 @@ def until_ms(db: sqlite3.Connection, sequence: int) -> int:
     return 0 if row is None else int(row[0])
 
 
-def require_unprotected(
-    change: Change, user: User, sequence: int, status: str, override: bool | UnsetType
-) -> None:
-    """Raise Protected for content that is protected, unless an admin of the cluster overrides that.
+def require_override(user: User, end_ms: int, override: bool | UnsetType) -> None:
+    """Raise Protected for content that is protected until then, unless an admin of the cluster overrides it.
 
-    An upload that has not ended has no content yet. Raises Forbidden for an override by another user.
+    Raises Forbidden for an override by another user.
     """
-    if status in ("pending", "uploading") or not (end_ms := until_ms(change.db, sequence)):
-        return
     if override is UNSET or not override:
         raise Protected(f"The file is protected until {rfc3339(end_ms)}.")
     if not user.is_admin:

@@ -335,3 +335,22 @@ def test_result_of_every_job_tells_how_far_it_is(
 @pytest.mark.parametrize("result", [{}, {"done": 10}, {"done": 0, "left": 5}, None])
 def test_run_that_does_not_tell_its_rest_has_no_time_left(result: object) -> None:
     assert progress_of({"started_at": "1970-01-01T00:00:00.000Z", "result": result}, 100.0)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "trash_files", "said"),
+    [
+        (149, 3, "will soon be deleted for good"),
+        (99, 3, "are deleted for good now"),
+        (99, 0, ""),
+        (150, 3, ""),
+    ],
+)
+def test_trash_that_must_shrink_is_told_before(free_bytes: int, trash_files: int, said: str) -> None:
+    """The reserve of each disk is 50: less than once or twice that is free beyond it."""
+    best = msgspec.structs.replace(reply(), trash_files=trash_files, trash_bytes=1 << 21)
+    nodes = [node(name, free_bytes=free_bytes, total_bytes=1000) for name in ("n1", "n2", "n3")]
+    _, problems = health_of(best, "c1", [coordinator()], nodes, [])
+    told = [problem for problem in problems if "trash" in problem]
+    assert len(told) == bool(said)
+    assert all(said in problem and "3 files (2 MiB)" in problem for problem in told)

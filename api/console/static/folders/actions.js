@@ -77,7 +77,7 @@ function Removal({ bucketId, rows, close, begun }) {
   };
   return html`<${FormDialog} title="Delete ${what}?" close=${close} action=${files ? `Delete ${counted(files.length, "file")}` : "Delete"}
     tone="danger" isReady=${Boolean(files)} submit=${submit}><${Chosen} rows=${rows} files=${files} error=${error} />
-    <p>This cannot be undone. Links to ${rows.length === 1 && !rows[0].isFolder ? "it" : "them"} stop working.</p></${FormDialog}>`;
+    <p>Links to ${rows.length === 1 && !rows[0].isFolder ? "it" : "them"} stop working. Deleted files can be restored from the trash for some days.</p></${FormDialog}>`;
 }
 
 const drop = (file) => api.del(fileAt(file.file_uuid)).catch((error) => {

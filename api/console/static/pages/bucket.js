@@ -6,6 +6,7 @@ import { moveAll, removeAll, renameFolder } from "../folders/actions.js";
 import { Breadcrumb, folderAddress, Titled, upOf, useFolder } from "../folders/listing.js";
 import { below, joined, nameOf, parentOf } from "../folders/paths.js";
 import { downloadZip } from "../folders/zip-dialog.js";
+import { counted, size } from "../format.js";
 import { bucketAt } from "../path.js";
 import { servesContent } from "../place.js";
 import { DEFAULT_BUCKET, useRights } from "../rights.js";
@@ -42,12 +43,14 @@ export default function Bucket({ params, query }) {
   return html`<${Heading} title=${bucket.name} name=${folder ? `${nameOf(folder)} · ${bucket.name}` : bucket.name} sub=${!folder && "A bucket and its files."}>
       ${mayUpload && servesContent && html`<${ChooseFiles} bucket=${bucket.bucket_id} folder=${folder} />`}
       ${mayAll && html`<${Menu} label="More for this bucket" text="More ▾" items=${[
-        { text: "Change name or quota…", run: async () => (await edit(bucket)) && refresh() },
+        { text: "Change it…", run: async () => (await edit(bucket)) && refresh() },
         bucket.bucket_id !== DEFAULT_BUCKET && { text: "Delete…", tone: "bad", run: async () => (await removeBucket(bucket)) && go("/buckets") },
       ]} />`}</${Heading}>
     ${folder ? html`<${Breadcrumb} bucket=${bucket} folder=${folder} />` : html`<${Card} title="About"><${Facts} rows=${[
       ["Owner", html`<${Name}>${bucket.owner_id}</${Name}>`],
       ["Used", html`<${Quota} bucket=${bucket} mayRead=${rights.mayOnBucket(bucket, "read")} />`],
+      ["In the trash", bucket.trash_files > 0 && rights.mayOnBucket(bucket, "read") && `${counted(bucket.trash_files, "file")}, ${size(bucket.trash_bytes)}`],
+      ["Protected", bucket.protect_days > 0 && `each new file for ${counted(bucket.protect_days, "day")}`],
       ["Created", html`<${Time} at=${bucket.created_at} />`],
       ["Id", html`<code>${bucket.bucket_id}</code>`],
     ]} /></${Card}>`}

@@ -27,14 +27,21 @@ export function Quota({ bucket, mayRead = true }) {
 // Makes a bucket, or changes one: the record as it is then.
 export function edit(bucket) {
   return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
-    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota }) => {
+    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota, trash, protect }) => {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
-      return bucket ? api.patch(bucketAt(bucket.bucket_id), body) : api.post(path`buckets`, body);
+      if (!bucket) return api.post(path`buckets`, body);
+      const days = { trash_days: trash === "" ? null : Number(trash), protect_days: Number(protect || 0) };
+      return api.patch(bucketAt(bucket.bucket_id), { ...body, ...days });
     }}>
     <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
     <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
       defaultValue=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
-    <p class="quiet">Limit for the total size of its files. Lowering it deletes nothing.</p></${FormDialog}>`);
+    <p class="quiet">Limit for the total size of its files. Lowering it deletes nothing.</p>
+    ${bucket && html`<div class="pair"><label>Days in the trash<input name="trash" type="number" min="0" max="90" placeholder="as the cluster"
+        defaultValue=${bucket.trash_days ?? ""} /></label>
+      <label>Days of protection<input name="protect" type="number" min="0" max="3660" placeholder="0: none" defaultValue=${bucket.protect_days || ""} /></label></div>
+      <p class="quiet">A deleted file can be restored while it is in the trash. A new file cannot be deleted while it is protected,
+        not by its owner either.</p>`}</${FormDialog}>`);
 }
 
 export async function removeBucket(bucket) {

@@ -1,7 +1,7 @@
 // One file of any kind: its record, what is in it, its links, who has access, and what was done with it.
 import { html } from "../html.js";
 import * as api from "../api.js";
-import { download, KINDS, recordAt, remove, rename, share } from "../files.js";
+import { download, KINDS, protect, recordAt, remove, rename, share } from "../files.js";
 import { moveFile } from "../folders/actions.js";
 import { folderAddress } from "../folders/listing.js";
 import { counted } from "../format.js";
@@ -57,6 +57,7 @@ export default function File({ params, query }) {
         { text: "Rename…", run: async () => (await rename(file, kind)) && refresh() },
         { text: "Move to a folder…", run: async () => (await moveFile(file, kind)) && refresh() },
         { text: "Change its details…", run: async () => (await editFields(file, kind)) && refresh() },
+        mayAll && { text: "Protect…", run: async () => (await protect(file)) && refresh() },
         mayAll && { text: "Delete…", tone: "bad", run: async () => (await remove([file])).length > 0 && go(KINDS[kind].page) },
       ]} />`}</${Heading}>
     <${ErrorBox} error=${error} retry=${refresh} />
@@ -69,6 +70,7 @@ export default function File({ params, query }) {
       ["Created", html`<${Time} at=${file.created_at} how="moment" />`],
       ["Changed", html`<${Time} at=${file.updated_at} how="moment" />`],
       ["Kept until", file.expires_at ? html`<${Time} at=${file.expires_at} how="moment" />` : "it is deleted"],
+      ["Protected until", file.protected_until && html`<${Time} at=${file.protected_until} how="moment" />`],
       ["SHA-256", file.blob_sha256 && html`<code>${file.blob_sha256}</code> <${Copy} text=${file.blob_sha256} label="Copy the SHA-256" />`],
       ["Id", html`<code>${file.file_uuid}</code> <${Copy} text=${file.file_uuid} label="Copy the id" />`],
     ]} /></${Card}>

@@ -82,7 +82,7 @@ export function Card({ title, actions, children, class: name = "" }) {
 // Facts as a list: rows of [term, value]; those without a value are left out.
 export const Facts = ({ rows }) =>
   html`<dl class="facts">${rows
-    .filter(([, value]) => value !== "" && value != null)
+    .filter(([, value]) => value !== "" && value != null && value !== false)
     .map(([term, value]) => html`<div><dt>${term}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 // Text to copy: `label` names it. Where there is no clipboard, the text is selected.
