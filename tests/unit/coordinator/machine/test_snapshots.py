@@ -271,12 +271,9 @@ def test_restored_state_holds_what_the_snapshot_itself_refers_to(state: State) -
 
 def revived(state: State, file_uuid: str = "new", **changes: Any) -> Any:
     content = commands.StoredContent(sha256="aa", replicas=[])
-    values: dict[str, Any] = {"owner_id": "admin", "owner_sequence": 0}
-    return state.apply(
-        commands.ReviveFile(
-            caller=ADMIN, create=create(ADMIN, file_uuid, size_bytes=5, content=content), **(values | changes)
-        )
-    )
+    values: dict[str, Any] = {"caller": ADMIN, "owner_id": "admin", "owner_sequence": 0}
+    made = create(ADMIN, file_uuid, size_bytes=5, content=content)
+    return state.apply(commands.ReviveFile(create=made, **(values | changes)))
 
 
 def test_deleted_file_comes_back_with_its_content_for_its_owner(state: State) -> None:
