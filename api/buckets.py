@@ -158,7 +158,7 @@ async def update(request: web.Request) -> web.Response:
 async def delete(request: web.Request) -> web.Response:
     """Delete an empty bucket. Needs admin on the bucket.
 
-    A bucket that contains files is a conflict, and so is the default bucket. What is in its trash can still
+    A bucket that contains files is a conflict, and so is the default bucket. Files in its trash can still
     be restored, to another bucket.
     """
     caller = await authenticate(request)

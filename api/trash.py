@@ -91,8 +91,8 @@ async def restore(request: web.Request) -> web.Response:
 async def purge(request: web.Request) -> web.Response:
     """Delete a file in the trash for good. Needs admin on the file.
 
-    Its bytes leave the disks within 15 minutes, unless another file has the same content; those of a node
-    that is down when it is back. A backup that another one in the trash builds on is a conflict.
+    Its bytes leave the disks within 15 minutes, unless another file has the same content. A node that is
+    down deletes them when it returns. A backup that another one in the trash builds on is a conflict.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
@@ -112,7 +112,7 @@ async def purge(request: web.Request) -> web.Response:
     changes=True,
 )
 async def protect(request: web.Request) -> web.Response:
-    """Protect a file: nobody can delete it before that time, and no job does. Needs admin on the file.
+    """Protect a file: no user and no job can delete it before that time. Needs admin on the file.
 
     The protection can be extended, and not shortened. Admins of the cluster can delete the file all the same
     with `override_protection`, which is audited.

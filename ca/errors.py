@@ -67,7 +67,7 @@ class Conflict(FilestoreError, code="conflict", status=409, title="Conflict"):
 
 
 class Protected(FilestoreError, code="protected", status=409, title="Protected"):
-    """The file is protected: nobody may delete it before the date that `details` names."""
+    """The file is protected: it cannot be deleted before the date that `details` names."""
 
 
 class NotAvailable(FilestoreError, code="not_available", status=409, title="Not Available"):

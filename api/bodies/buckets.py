@@ -61,7 +61,7 @@ BucketProtectDays = Annotated[
     Meta(
         ge=0,
         le=PROTECT_DAYS_MAX,
-        description="Days in which nobody can delete a new file of the bucket; 0 for none.",
+        description="Days in which a new file of the bucket cannot be deleted; 0 for none.",
         examples=[14],
     ),
 ]

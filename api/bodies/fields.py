@@ -254,11 +254,11 @@ ExpiresAt = Annotated[
 ]
 ProtectedUntil = Annotated[
     MaybeTimestamp,
-    Meta(description='Nobody can delete the file before this time. "" if it is not protected.'),
+    Meta(description='The file cannot be deleted before this time. "" if it is not protected.'),
 ]
 ProtectDays = Annotated[
     int,
-    Meta(ge=1, le=PROTECT_DAYS_MAX, description="Days in which nobody can delete the file.", examples=[30]),
+    Meta(ge=1, le=PROTECT_DAYS_MAX, description="Days in which the file cannot be deleted.", examples=[30]),
 ]
 NewProtectDays = Annotated[
     int,
@@ -266,7 +266,7 @@ NewProtectDays = Annotated[
         ge=0,
         le=PROTECT_DAYS_MAX,
         description=(
-            "Days in which nobody can delete the file. 0: it can be deleted, even if its bucket protects new "
+            "Days in which the file cannot be deleted. 0: it can be deleted, even if its bucket protects new "
             "files. If absent: as its bucket has it."
         ),
         examples=[30],

@@ -81,7 +81,7 @@ class ProtectBody(Request, frozen=True, kw_only=True):
     """How long the file is protected: until a time, or for some days from now."""
 
     protected_until: Annotated[
-        MaybeTimestamp, Meta(description="Nobody can delete the file before this time.")
+        MaybeTimestamp, Meta(description="The file cannot be deleted before this time.")
     ] = ""
     protect_days: ProtectDays | None = None
 

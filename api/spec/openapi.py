@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from api.bodies.cluster import TokenId
 from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
+from api.bodies.snapshots import SnapshotId
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (
@@ -58,6 +59,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
     "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id. It is not secret.")],
+    "snapshot_id": SnapshotId,
     "file": Annotated[
         Literal["viewer.js", "viewer.css", "start.js"],
         Meta(description="A file name of this page.", examples=["viewer.js"]),

@@ -24,6 +24,7 @@ from filestore_client.base.records import (
     Node,
     Permission,
     PrincipalType,
+    ProtectedFile,
     RemovedNode,
     RestoredFile,
     RevivedFile,
@@ -85,8 +86,8 @@ class Buckets(Resource):
     ) -> Bucket:
         """Change what is given. `if_match`: its expected `etag`.
 
-        `trash_days`: for how long deleted files can be restored; `protect_days`: for how long nobody can
-        delete a new file. Raises PreconditionFailed, Conflict if the name is in use.
+        `trash_days`: for how long deleted files can be restored; `protect_days`: for how long a new file
+        cannot be deleted. Raises PreconditionFailed, Conflict if the name is in use.
         """
         body = given(name=name, quota_bytes=quota_bytes, trash_days=trash_days, protect_days=protect_days)
         headers = {"If-Match": if_match} if if_match else {}
@@ -111,7 +112,7 @@ class Buckets(Resource):
 
 
 class Trash(Resource):
-    """Deleted files that can be restored."""
+    """Deleted files that can be restored, and files that cannot be deleted."""
 
     def list(self, *, bucket_id: str = "") -> AsyncIterator[TrashedFile]:
         """Every deleted file of the caller, in the order of their deletion; for admins all.
@@ -132,6 +133,17 @@ class Trash(Resource):
     async def delete(self, file_uuid: str) -> None:
         """Delete a file in the trash for good. Raises Conflict while a backup there builds on it."""
         await self._transport.delete(f"/api/v1/trash/{path_part(file_uuid)}")
+
+    async def protect(
+        self, file_uuid: str, *, days: int | None = None, protected_until: str = ""
+    ) -> ProtectedFile:
+        """Protect a file from deletion for some days, or until a time (RFC 3339).
+
+        It can be extended, and not shortened. Raises InvalidRequest for an earlier end than the present one.
+        """
+        body = given(protect_days=days, protected_until=protected_until or None)
+        path = f"/api/v1/files/{path_part(file_uuid)}/protection"
+        return await self._transport.call("POST", path, ProtectedFile, body=body, repeats=days is None)
 
 
 class Grants(Resource):

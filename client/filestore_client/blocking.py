@@ -299,7 +299,6 @@ class BlockingFiles(OpeningFiles):
     get = blocking(Files.get)
     update = blocking(Files.update)
     delete = blocking(Files.delete)
-    protect = blocking(Files.protect)
     stat = blocking(Files.stat)
     manifest = blocking(Files.manifest)
     ticket = blocking(Files.ticket)
@@ -318,11 +317,12 @@ class BlockingBuckets(Blocking[administration.Buckets]):
 
 
 class BlockingTrash(Blocking[administration.Trash]):
-    """Deleted files that can be restored."""
+    """Deleted files that can be restored, and files that cannot be deleted."""
 
     list = listing(administration.Trash.list)
     restore = blocking(administration.Trash.restore)
     delete = blocking(administration.Trash.delete)
+    protect = blocking(administration.Trash.protect)
 
 
 class BlockingGrants(Blocking[administration.Grants]):

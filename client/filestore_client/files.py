@@ -27,7 +27,6 @@ from filestore_client.base.records import (
     Folder,
     Kind,
     Manifest,
-    ProtectedFile,
     Ticket,
 )
 from filestore_client.base.transport import Transport
@@ -325,24 +324,9 @@ class Files:
         return found
 
     async def delete(self, file_uuid: str, *, now: bool = False, override_protection: bool = False) -> None:
-        """Delete a file of any kind, or its upload. A file goes to the trash of its bucket.
-
-        `now`: delete it for good instead. `override_protection`: although it is protected, as an admin.
-        Raises Protected, Conflict for a backup that another one builds on.
-        """
-        named = {"now": now or None, "override_protection": override_protection or None}
-        await self._transport.delete(with_query(content_path(file_uuid), **named))
-
-    async def protect(
-        self, file_uuid: str, *, days: int | None = None, protected_until: str = ""
-    ) -> ProtectedFile:
-        """Let nobody delete a file for some days, or until a time (RFC 3339).
-
-        It can be extended, and not shortened. Raises InvalidRequest for an earlier end than the present one.
-        """
-        body = {"protect_days": days} if days is not None else {"protected_until": protected_until}
-        path = f"{content_path(file_uuid)}/protection"
-        return await self._transport.call("POST", path, ProtectedFile, body=body, repeats=days is None)
+        """Move a file of any kind to the trash; `now`: delete it for good. Raises Protected, Conflict."""
+        options = {"now": now or None, "override_protection": override_protection or None}
+        await self._transport.delete(with_query(content_path(file_uuid), **options))
 
     async def stat(self, file_uuid: str) -> Content:
         """Size, checksum, name and type of available content. Raises NotFound, NotAvailable, Forbidden."""
@@ -357,8 +341,7 @@ class Files:
         """A short-lived address of the file that needs no token, such as for a browser."""
         body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         path = f"{content_path(file_uuid)}/ticket"
-        # Nothing is recorded of it, so twice does no harm.
-        return await self._transport.call("POST", path, Ticket, body=body, repeats=True)
+        return await self._transport.call("POST", path, Ticket, body=body, repeats=True)  # none is recorded
 
     async def _send_stream(
         self,

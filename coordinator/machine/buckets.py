@@ -23,12 +23,16 @@ from metadata.model.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, 
 from metadata.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
 from metadata.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 
-_COLUMNS = (
-    "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"
-    " reserved_bytes, (SELECT trash_days FROM bucket_safety s WHERE s.bucket_id = buckets.bucket_id),"
-    " (SELECT protect_days FROM bucket_safety s WHERE s.bucket_id = buckets.bucket_id),"
-    " (SELECT files FROM trash_totals t WHERE t.bucket_id = buckets.bucket_id),"
-    " (SELECT bytes FROM trash_totals t WHERE t.bucket_id = buckets.bucket_id), sequence"
+_OF_SAFETY = "(SELECT {} FROM bucket_safety s WHERE s.bucket_id = buckets.bucket_id)"
+_OF_TRASH = "(SELECT {} FROM trash_totals t WHERE t.bucket_id = buckets.bucket_id)"
+_COLUMNS = ", ".join(
+    (
+        "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms",
+        "reserved_bytes",
+        *map(_OF_SAFETY.format, ("trash_days", "protect_days")),
+        *map(_OF_TRASH.format, ("files", "bytes")),
+        "sequence",
+    )
 )
 TRASH_DAYS_MAX = 90
 _OWNED = (

@@ -54,7 +54,15 @@ def list_to_delete(question: Question, query: ListReplicasToDelete) -> DeletionP
         f"  WHERE r.sha256 = own.sha256 AND {COUNTS})",
         which="AND own.doomed_at IS NOT NULL",
     )
-    replicas = [ReplicaToDelete(sha256=name, size_bytes=size, wanted=wanted) for name, size, wanted in rows]
+    names = json.dumps([name for name, _, _ in rows])
+    found = question.db.execute(
+        "SELECT sha256 FROM purged_blobs WHERE sha256 IN (SELECT value FROM json_each(?))", (names,)
+    )
+    purged = {sha256 for (sha256,) in found}
+    replicas = [
+        ReplicaToDelete(sha256=name, size_bytes=size, wanted=wanted, purged=name in purged)
+        for name, size, wanted in rows
+    ]
     return DeletionPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 

@@ -38,6 +38,16 @@ _COLUMNS: Final = (
     " t.parent_backup_uuid, t.deleted_by, t.deleted_at_ms, t.due_at_ms, t.sequence"
 )
 
+# For _Facts.
+_FACTS: Final = (
+    f"f.filename, {folders.PATH_COLUMN}, IFNULL(b.parent_backup_uuid, ''), f.due_at_ms, p.until_ms,"
+    " s.trash_days, k.quota_bytes"
+)
+_BUCKET: Final = "JOIN buckets k USING (bucket_id) LEFT JOIN bucket_safety s USING (bucket_id)"
+_OWN: Final = (
+    "LEFT JOIN protected_files p ON p.sequence = f.sequence LEFT JOIN backups b ON b.sequence = f.sequence"
+)
+
 
 class _Kept(Struct, frozen=True):
     """A row of the trash, without the document. `owner_id`: "" if that user is gone."""
@@ -48,7 +58,7 @@ class _Kept(Struct, frozen=True):
 
 
 class _Facts(Struct, frozen=True):
-    """What a deletion needs of a file and its bucket. `trash_days` None: as the cluster has it."""
+    """The facts about a file and its bucket for a deletion. `trash_days` None: as the cluster has it."""
 
     filename: str
     path: str | None
@@ -62,8 +72,9 @@ class _Facts(Struct, frozen=True):
 def delete(change: Change, command: DeleteFile) -> None:
     """Move a file to the trash, or delete it for good. Needs admin on the file.
 
-    For good go: what has no content or whose retention is over, files of a bucket without a trash, and what
-    the command says. A partial upload is removed too: its owner and the admins of its bucket may.
+    These are deleted for good: uploads, files whose retention is over, files of a bucket without a trash, and
+    those for which the command says so. The owner of a partial upload and the admins of its bucket may
+    delete it too.
     """
     row = files.require(
         change, command.caller, command.file_uuid, Level.ADMIN, command.kind, also_partial=not command.kind
@@ -132,7 +143,7 @@ def protect(change: Change, command: ProtectFile) -> int:
 
 
 def squeeze(change: Change, command: SqueezeTrash) -> Squeezed:
-    """Delete the oldest files for good until so many bytes are released, as disks are almost full."""
+    """Delete the oldest files for good until `wanted_bytes` are released: the disks are almost full."""
     released = gone = 0
     rows = _oldest(change.db, "", command.rows_max)
     for sequence, sha256, bucket_id, size_bytes in rows:
@@ -197,12 +208,7 @@ def list_page(question: Question, query: ListTrash) -> TrashPage:
 
 def _facts(db: sqlite3.Connection, row: files.FileRow) -> _Facts:
     found = db.execute(
-        f"SELECT f.filename, {folders.PATH_COLUMN}, IFNULL(b.parent_backup_uuid, ''), f.due_at_ms,"
-        " p.until_ms, s.trash_days, k.quota_bytes FROM files f JOIN buckets k ON k.bucket_id = f.bucket_id"
-        " LEFT JOIN bucket_safety s ON s.bucket_id = f.bucket_id"
-        " LEFT JOIN protected_files p ON p.sequence = f.sequence"
-        " LEFT JOIN backups b ON b.sequence = f.sequence WHERE f.sequence = ?",
-        (row.sequence,),
+        f"SELECT {_FACTS} FROM files f {_BUCKET} {_OWN} WHERE f.sequence = ?", (row.sequence,)
     ).fetchone()
     return _Facts(*found)
 
@@ -299,8 +305,8 @@ def _keep_quota(change: Change, bucket_id: str, quota_bytes: int) -> None:
 def _oldest(db: sqlite3.Connection, bucket_id: str, count: int) -> list[tuple[int, str, str, int]]:
     """Return what was deleted first and may go: sequence, content, bucket, size. `bucket_id` "": of any.
 
-    A backup comes before its parent: whoever removes them in this order leaves no backup without its parent,
-    unless one in another bucket names it.
+    A backup comes before its parent, so removing them in this order leaves no backup without its parent.
+    Left out are parents of backups in the trash of another bucket.
     """
     where, values = ("t.bucket_id = ? AND", [bucket_id]) if bucket_id else ("", [])
     elsewhere = (
@@ -369,7 +375,7 @@ def _find(db: sqlite3.Connection, file_uuid: str) -> _Kept | None:
 def _born(db: sqlite3.Connection, user_id: str) -> int:
     """Return the log index of the creation of a user, -1 if there is none.
 
-    An id may be used again after its deletion: what was deleted before is not that user's.
+    An id may be used again after its deletion. Files that were deleted before are not that user's.
     """
     row = db.execute("SELECT sequence FROM users WHERE user_id = ? AND deleted = 0", (user_id,)).fetchone()
     return -1 if row is None else int(row[0])

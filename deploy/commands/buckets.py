@@ -134,12 +134,12 @@ def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
     "--protect-days",
     type=Days(least=0, most=3660),
     metavar="DAYS",
-    help="For how many days nobody can delete a new file; 0: not at all.",
+    help="For how many days a new file cannot be deleted; 0: not at all.",
 )
 @json_option
 @connection_options
 def set_bucket(connection: Connection, named: str, as_json: bool, **changes: Any) -> None:
-    """Change the name, the quota, the trash or the protection of a bucket."""
+    """Change the name, the quota or the days of a bucket."""
     if all(value is None for value in changes.values()):
         raise click.UsageError("Give --name, --quota, --trash-days or --protect-days.")
 

@@ -123,7 +123,7 @@ def later_options(command: Command) -> Command:
     "protect_days",
     type=Days(least=0, most=3660),
     metavar="DAYS",
-    help="Let nobody delete it for so many days; 0: even if the bucket protects.  [default: the bucket's]",
+    help="Protect it from deletion for these days; 0: not even as its bucket does.  [default: the bucket's]",
 )
 @click.option("--project-id", help="Project: its id.  [default: the name of the file without its ending]")
 @click.option("--project-name", help="Project: its name.")

@@ -74,8 +74,8 @@ class BackupResult:
 class BackupWishes:
     """The options of a run. `wait_s`: how long to wait for running projects.
 
-    `accept_loss`: also store projects that seem to have lost most of their content. `protect_days`: let
-    nobody delete the backups for so long; None as their bucket has it.
+    `accept_loss`: also store projects that seem to have lost most of their content. `protect_days`: for
+    how long the backups cannot be deleted; None as their bucket has it.
     """
 
     bucket_id: str = ""

@@ -95,7 +95,7 @@ class Repositories:
             self._known.pop(stored.filename, None)
             raise Conflict("There is another configuration already.")
         if kind == CONFIG and (days := (await self._client.buckets.get(self._bucket_id)).protect_days):
-            await self._client.files.protect(stored.file_uuid, days=days)
+            await self._client.trash.protect(stored.file_uuid, days=days)
 
     async def delete(self, repository: str, kind: str, name: str) -> None:
         """Delete it; it goes to the trash of the bucket. Raises NotFound, Protected, FilestoreError."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import xxhash
 
 RESERVE_SHARE = 0.05  # of a disk stays free for deletes, repair and the log
-PRESSED_RESERVES = 1  # with less room beyond the reserves than so many times these, the trash shrinks
-WARNED_RESERVES = 2  # and the status says beforehand that it will
+# In reserves: with less room beyond those of all disks, the trash shrinks; the status warns before that.
+PRESSED_RESERVES = 1
+WARNED_RESERVES = 2
 RESERVE_BYTES_MAX = 10 << 30  # a large disk need not keep more than this free
 
 
@@ -49,7 +50,7 @@ def room_bytes(candidates: Sequence[Candidate]) -> int:
 
 
 def lacking_bytes(candidates: Sequence[Candidate], reserves: int) -> int:
-    """Return how much less than so many times the reserves the disks have free beyond them; 0 for enough."""
+    """Return the bytes that the disks lack to have `reserves` times their reserves free beyond them."""
     return max(reserves * sum(each.reserve_bytes for each in candidates) - room_bytes(candidates), 0)
 
 

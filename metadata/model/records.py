@@ -48,8 +48,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
     `retention_hours`: unset if the file is kept until it is deleted. `due_at_ms`: when an available file
     becomes tombstoned, or a tombstoned one is deleted; unset for never, and while unknown. `kind`: set only
-    in lists of all kinds. `path`: its folder in the bucket, unset at the top. `protected_until_ms`: nobody
-    deletes it before, unset if it is not protected.
+    in lists of all kinds. `path`: its folder in the bucket, unset at the top. `protected_until_ms`: it is
+    not deleted before; unset if it is not protected.
     """
 
     file_uuid: str
@@ -275,7 +275,7 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
 
     `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
     UploadRecord. `trash_days`, unset for the cluster's, and `protect_days`: as in UpdateBucket. `trash_files`
-    and `trash_bytes`: what is in its trash; unset for nothing.
+    and `trash_bytes`: number and size of the files in its trash; unset for none.
     """
 
     bucket_id: str

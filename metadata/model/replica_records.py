@@ -14,12 +14,14 @@ HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leade
 class ReplicaToDelete(Struct, frozen=True, kw_only=True):
     """A replica that its node shall delete.
 
-    `wanted`: files need it again, since others were lost meanwhile: better spared.
+    `wanted`: files need it again, since others were lost meanwhile: better spared. `purged`: it was deleted
+    for good on purpose, so its bytes must not stay in a pack.
     """
 
     sha256: str
     size_bytes: int
     wanted: bool
+    purged: bool = False
 
 
 class DeletionPage(Struct, frozen=True, kw_only=True):

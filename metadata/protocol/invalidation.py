@@ -118,7 +118,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.RestartUpload: _nothing,
     # Files with a retention period and readers with a permission that ends: none of these is lasting.
     commands.Expire: _nothing,
-    # What was in the trash has no kept record; and none says until when a file is protected.
+    # A file in the trash has no kept record, and no kept record has the end of a protection.
     commands.RestoreFile: _nothing,
     commands.PurgeFile: _nothing,
     commands.SqueezeTrash: _nothing,

@@ -132,6 +132,8 @@ def _drop(context: CustodyContext, replica: ReplicaToDelete, must_stay: bool) ->
         return spared
 
     try:
+        if replica.purged:
+            blobs.note_purged(sha256)
         try:
             blobs.delete(sha256, unless=is_spared)
         except FilestoreError:  # a directory in its place, say: what can be moved can be deleted from there

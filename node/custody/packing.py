@@ -1,8 +1,9 @@
 """Free the space of deleted small blobs: packs with much dead space are rewritten.
 
-A pack is due if more than DEAD_SHARE of it is dead. Packs that stayed small are due too, once there are
-SMALL_PACKS_MAX of them: each process leaves one when it ends. Rewriting runs in steps of a megabyte, within
-the node's budget of bytes, and may stop after any step: the copied blobs are in their new place then.
+A pack is due if more than DEAD_SHARE of it is dead, or if a blob in it was deleted for good on purpose. Packs
+that stayed small are due too, once there are SMALL_PACKS_MAX of them: each process leaves one when it ends.
+Rewriting runs in steps of a megabyte, within the node's budget of bytes, and may stop after any step: the
+copied blobs are in their new place then.
 
 Rewriting a pack needs space for its live blobs before it frees any. A pack without live blobs needs none, so
 it is deleted however full the disk is. The packs that wait for space are in `blocked`.
@@ -10,7 +11,7 @@ it is deleted however full the disk is. The packs that wait for space are in `bl
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from node.custody.context import CustodyContext
@@ -57,7 +58,8 @@ class Packing:
         context, given_back = self._context, 0
         await context.disk.run(self._store.seal_if_mostly_dead)
         packs, blocked = await context.disk.run(self._store.index.packs), list[tuple[int, PackFacts]]()
-        for pack in due_packs(packs):
+        purged = await context.disk.run(self._store.index.purged_packs)
+        for pack in due_packs(packs, purged):
             room_bytes = await context.disk.run(context.blobs.room_bytes)
             if pack.live_blobs and pack.live_bytes >= room_bytes:
                 blocked.append((pack.live_bytes + 1 - room_bytes, pack))
@@ -91,11 +93,15 @@ class Packing:
         metrics.packed_bytes.labels("dead").set(sum(pack.dead_bytes for pack in packs))
 
 
-def due_packs(packs: Sequence[PackFacts]) -> list[PackFacts]:
-    """Return the packs to be rewritten, ordered by the space that they free for their cost."""
+def due_packs(packs: Sequence[PackFacts], purged: Collection[int] = ()) -> list[PackFacts]:
+    """Return the packs to be rewritten, ordered by the space that they free for their cost.
+
+    `purged`: numbers of packs that have to be, however little of them is dead.
+    """
     sealed = [pack for pack in packs if pack.is_sealed]
     small = [pack for pack in sealed if pack.indexed_bytes < SMALL_PACK_BYTES]
     due = list(filter(is_mostly_dead, sealed))
+    due += [pack for pack in sealed if pack.number in purged and pack.dead_bytes and pack not in due]
     if len(small) >= SMALL_PACKS_MAX:
         due += [pack for pack in small if pack not in due]
     return sorted(due, key=lambda pack: pack.live_bytes / max(pack.indexed_bytes, 1))

@@ -268,10 +268,20 @@ class PackIndex:
         with self._changing() as db:
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
+    def note_purged(self, sha256: bytes) -> None:
+        """Note the packs that have a blob, to be rewritten soon after its removal."""
+        with self._changing() as db:
+            db.execute("INSERT OR IGNORE INTO purged SELECT pack FROM blobs WHERE sha256 = ?", (sha256,))
+
+    def purged_packs(self) -> frozenset[int]:
+        """Return the noted packs that are still there."""
+        return self._read(lambda rows: frozenset(number for (number,) in rows), "SELECT pack FROM purged")
+
     def drop(self, number: int) -> None:
         """Forget a pack."""
+        of_pack = (("blobs", "pack"), ("dead", "pack"), ("purged", "pack"), ("packs", "number"))
         with self._changing() as db:
-            for table, column in (("blobs", "pack"), ("dead", "pack"), ("packs", "number")):
+            for table, column in of_pack:
                 db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))  # noqa: S608 - names of ours
 
     def _read(self, checked: Callable[[list[tuple[Any, ...]]], _T], statement: str, *values: object) -> _T:

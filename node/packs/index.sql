@@ -31,6 +31,11 @@ CREATE TABLE IF NOT EXISTS dead (
     PRIMARY KEY (pack, offset)
 ) WITHOUT ROWID;
 
+-- Packs that must be rewritten soon: a blob in them was deleted for good on purpose.
+CREATE TABLE IF NOT EXISTS purged (
+    pack INTEGER PRIMARY KEY
+);
+
 -- Blobs that came and that the log has not been seen to know since (node/storage/unclaimed.py).
 CREATE TABLE IF NOT EXISTS unclaimed (
     sha256 BLOB PRIMARY KEY,

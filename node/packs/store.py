@@ -269,12 +269,17 @@ class PackStore:
             self._end_pack()
 
     def seal_if_mostly_dead(self) -> None:
-        """Seal the pack of this process if it is worth rewriting. Raises OSError.
+        """Seal the pack of this process if it is worth rewriting, or has to be. Raises OSError.
 
         Each worker does this for its own pack, because no other process can.
         """
         writer = self._writer
-        if writer is None or writer.durable_offset < SEALED_BYTES_MIN:
+        if writer is None:
+            return
+        if writer.number in self.index.purged_packs():
+            self.seal()
+            return
+        if writer.durable_offset < SEALED_BYTES_MIN:
             return
         if any(is_mostly_dead(pack) for pack in self.index.packs() if pack.number == writer.number):
             self.seal()

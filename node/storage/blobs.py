@@ -188,6 +188,13 @@ class BlobStore(BlobFiles):
                 return removed
         return super().delete(sha256, unless=unless) or removed
 
+    def note_purged(self, sha256: str) -> None:
+        """Have the pack of a blob rewritten soon after its deletion, so that its bytes do not stay there."""
+        try:
+            self.packed.store.index.note_purged(bytes.fromhex(sha256))
+        except OSError as error:
+            raise storage_error(error) from error
+
     def affirm(self, sha256: str) -> bool:
         """Keep the blob for a while, as `BlobFiles.affirm` does."""
         require_sha256(sha256)

@@ -17,6 +17,7 @@ PAGES: Final = {
     "bucket": ("#/buckets/{bucket}", "main .facts"),
     "file": ("#/file/{project}?kind=project", "main .facts"),
     "uploads": ("#/uploads", "main .empty"),
+    "trash": ("#/trash", "main .table-box"),
     "shares": ("#/shares", "main .table-box"),
     "access": ("#/access", "main .table-box"),
 }

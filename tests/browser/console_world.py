@@ -86,6 +86,9 @@ def new_world(cluster: Cluster, user: str = "alice") -> World:
     notes = json.dumps({"router": "r1", "lines": list(range(20))}).encode()
     typed = {"content_type": "application/json", "backup_type": "full"}
     stored(cluster, "/backups", notes, token, filename="notes.json", **typed)
+    for name in HOSTILE_NAMES:
+        gone = stored(cluster, "/backups", b"x", token, filename=name, **typed)
+        assert cluster.request("DELETE", f"/backups/{gone}", token=token).status == 200
     grant = {"permission": "read", "principal_type": "group", "principal_id": "students"}
     assert cluster.post(f"/files/{project}/permissions", grant, token=token).status == 201
     shared = cluster.post(f"/files/{project}/public-token", {}, token=token)

@@ -134,7 +134,7 @@ class Conflict(FilestoreError):
 
 
 class Protected(FilestoreError):
-    """The file is protected: nobody may delete it before the date that `details` names."""
+    """The file is protected: it cannot be deleted before the date that `details` names."""
 
     code = "protected"
     status = 409

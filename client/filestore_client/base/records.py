@@ -63,7 +63,7 @@ class FileRecord(Record, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str = ""
-    protected_until: str = ""  # Nobody can delete the file before this time. "" if it is not protected.
+    protected_until: str = ""  # The file cannot be deleted before this time. "" if it is not protected.
     kind: ClassVar[Kind]
 
 
@@ -127,7 +127,7 @@ class FileSummary(Record, frozen=True, kw_only=True):
     # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
     # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
     path: str = ""
-    protected_until: str = ""  # Nobody can delete the file before this time. "" if it is not protected.
+    protected_until: str = ""  # The file cannot be deleted before this time. "" if it is not protected.
 
 
 class ManifestImage(Struct, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class Bucket(Record, frozen=True, kw_only=True):
     reserved_bytes: int = 0  # Bytes of the quota that are reserved for unfinished uploads.
     file_count: int  # Number of files, finished or not.
     trash_days: int | None = None  # As in the request. Absent: the cluster's.
-    protect_days: int = 0  # Days in which nobody can delete a new file of the bucket; 0 for none.
+    protect_days: int = 0  # Days in which a new file of the bucket cannot be deleted; 0 for none.
     trash_files: int = 0  # Number of files in its trash.
     trash_bytes: int = 0  # Bytes of the files in its trash; the quota does not count them.
     created_at: str  # When the record was created.
@@ -229,7 +229,7 @@ class ProtectedFile(Struct, frozen=True, kw_only=True):
     """A protected file."""
 
     file_uuid: str  # The file.
-    protected_until: str  # Nobody can delete the file before this time. "" if it is not protected.
+    protected_until: str  # The file cannot be deleted before this time. "" if it is not protected.
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

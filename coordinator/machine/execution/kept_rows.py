@@ -1,4 +1,4 @@
-"""The rows of a deleted file as one document, from which they are written again when it is restored.
+"""The rows of a deleted file as one document. A restore writes them again.
 
 A file's rows are those of `files`, of its kind, and of what else has its sequence. Public links are left out:
 they end with the deletion. A permission of a user comes back only if no command has ended that user's

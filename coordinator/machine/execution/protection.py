@@ -1,4 +1,4 @@
-"""Protected files: nobody deletes them before a date. Shared by creation, deletion, expiry and updates.
+"""Protected files are not deleted before a date. Shared by creation, deletion, expiry and updates.
 
 A file is protected while it has a row in `protected_files`. Only `Expire` removes the row, by the earliest of
 all times, so a clock that is ahead ends no protection. It can be extended, and not shortened. A row with the

@@ -54,7 +54,7 @@ protect_option = click.option(
     "protect_days",
     type=Days(least=0, most=3660),
     metavar="DAYS",
-    help="Let nobody delete the backups for so many days: 30d.  [default: as their bucket has it]",
+    help="Protect the backups from deletion for these days: 30d.  [default: as their bucket has it]",
 )
 
 

@@ -32,8 +32,8 @@ class CreateFile(Command, frozen=True, kw_only=True):
     Optional fields of a kind have a default. `parts`: the file is assembled from these partial uploads of the
     caller, which are complete and belong to its upload from then on; repeating it changes nothing. `content`:
     all of it is there already, so there is no upload, and the file is available. `path`: its folder.
-    `protect_seconds`: how long nobody may delete it, from the creation on; 0 for not at all, whatever its
-    bucket says. Replies with an UploadRecord.
+    `protect_seconds`: how long it cannot be deleted, from the creation on; 0 exempts it from the rule of
+    its bucket. Replies with an UploadRecord.
     """
 
     fields_since = {

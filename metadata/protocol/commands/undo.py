@@ -1,4 +1,4 @@
-"""Commands that keep mistakes from being final: restoring from the trash, emptying it, protecting files."""
+"""Commands about the trash and the protection of files. Apart from those of files, which fill a module."""
 
 from msgspec import UNSET, UnsetType
 
@@ -62,7 +62,7 @@ class CollectPurged(Command, frozen=True, kw_only=True, tag="collect_purged"):
 
 
 class ProtectFile(Command, frozen=True, kw_only=True, tag="protect_file"):
-    """Nobody deletes the file before that time. Needs admin on it. It can only be extended.
+    """Protect the file from deletion until that time. Needs admin on it. It can only be extended.
 
     Either `until_ms`, or `ttl_seconds` by the leader's time. Replies with the time in milliseconds.
     """

@@ -11,7 +11,7 @@ from coordinator.admin.offsite import MARKER, Offsite, OffsiteConfig, history_of
 from coordinator.admin.rehearsal import rehearse
 from coordinator.storage.config import CoordinatorFiles
 from deploy.commands.coordinator import coordinator
-from deploy.commands.undo.snapshots import snapshot as snapshot_command
+from deploy.commands.snapshots import snapshot as snapshot_command
 from runtime.file_digests import digest_beside
 from tests.unit.coordinator.admin.test_setup import record
 

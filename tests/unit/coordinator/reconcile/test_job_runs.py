@@ -461,20 +461,6 @@ def test_newest_backups_are_kept_whatever_a_clock_showed(tmp_path: Path, wrong_m
         state.store.close()
 
 
-def test_backups_of_another_history_are_left_alone_and_the_new_one_stays(tmp_path: Path) -> None:
-    """After a restore to an older state, those of the lost future have higher indexes."""
-    state, files = State(tmp_path / "state.sqlite"), CoordinatorFiles(tmp_path)
-    files.backups.mkdir()
-    future = [files.backups / f"20270115T0800{number:02}-{900 + number}.sqlite" for number in range(9)]
-    for path in future:
-        path.touch()
-    try:
-        taken = [take_backup(files, at_ms=1_800_000_000_000 + number * 1000)[0] for number in range(9)]
-    finally:
-        state.store.close()
-    assert set(files.backups.glob("*.sqlite")) == {*future, *taken[-BACKUPS_RETAINED:]}
-
-
 async def test_run_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
         await apply(driver, trigger("expire"))

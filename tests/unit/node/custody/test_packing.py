@@ -207,3 +207,30 @@ def test_due_are_packs_that_are_mostly_dead_and_small_ones_when_there_are_many()
     small = [facts(number, 1 << 20, 1 << 20) for number in range(SMALL_PACKS_MAX)]
     assert due_packs([whole, *small[1:]]) == []
     assert due_packs([whole, *small]) == small
+
+
+async def test_bytes_of_a_blob_that_was_purged_do_not_stay_in_its_pack(keeper: Keeper) -> None:
+    contents = {keeper.put(content): content for content in (keeper.content() for _ in range(20))}
+    kept, *others = sorted(contents)
+    keeper.blobs.delete(others[0])
+    assert await keeper.custody.packing.rewrite_due() == 0  # a twentieth
+    keeper.blobs.note_purged(others[1])
+    keeper.blobs.delete(others[1])
+    keeper.restart()
+    await keeper.custody.packing.rewrite_due()
+    on_disk = b"".join(path.read_bytes() for path in (keeper.directory / "packs").glob("*.pack"))
+    assert contents[others[1]] not in on_disk
+    assert contents[kept] in on_disk
+    assert keeper.on_disk() == [kept, *others[2:]]
+    assert keeper.blobs.packed.store.index.purged_packs() == frozenset()
+    assert await keeper.custody.packing.rewrite_due() == 0
+
+
+async def test_pack_that_is_written_to_is_sealed_for_what_was_purged(keeper: Keeper) -> None:
+    content, other = keeper.content(), keeper.content()
+    name, kept = keeper.put(content), keeper.put(other)  # far less than a pack is sealed for
+    keeper.blobs.note_purged(name)
+    keeper.blobs.delete(name)
+    await keeper.custody.packing.rewrite_due()
+    on_disk = b"".join(path.read_bytes() for path in (keeper.directory / "packs").glob("*.pack"))
+    assert (content in on_disk, other in on_disk, keeper.on_disk()) == (False, True, [kept])

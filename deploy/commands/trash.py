@@ -62,10 +62,11 @@ def list_trash(connection: Connection, bucket: str, as_json: bool) -> None:
 @click.option("--to", "target", default="", metavar="BUCKET", help="Restore to this bucket, not to its own.")
 @connection_options
 def restore(connection: Connection, files: tuple[str, ...], bucket: str, target: str, *, is_all: bool) -> int:
-    """Restore files: each is the same as before, with its permissions, but without its public links.
+    """Restore files from the trash.
 
-    An incremental backup comes back with the backups in the trash that it builds on. If one cannot be
-    restored, the others still are.
+    Each is the same as before, with its permissions, but without its public links. An incremental
+    backup comes back with the backups in the trash that it builds on. If one cannot be restored, the
+    others still are.
     """
     _require_choice(files, is_all=is_all)
 
@@ -99,7 +100,7 @@ def restore(connection: Connection, files: tuple[str, ...], bucket: str, target:
 def empty(connection: Connection, files: tuple[str, ...], bucket: str, *, is_all: bool, yes: bool) -> int:
     """Delete files in the trash for good.
 
-    Their bytes leave the disks within 15 minutes; those on a node that is down when it is back.
+    Their bytes leave the disks within 15 minutes. A node that is down deletes them when it returns.
     """
     _require_choice(files, is_all=is_all)
 
@@ -141,7 +142,7 @@ def protect(
     bucket: str,
     as_json: bool,
 ) -> int:
-    """Protect files: nobody can delete them before that time.
+    """Protect files from deletion until a time.
 
     A protection can be extended, and not shortened. Admins of the cluster can delete a protected file with
     `filestore rm --override-protection`, which is audited and raises an alert.
@@ -157,7 +158,7 @@ def protect(
             try:
                 file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
                 ends_at = until["expires_at"] if until else ""
-                done = await client.files.protect(file_uuid, days=days, protected_until=ends_at)
+                done = await client.trash.protect(file_uuid, days=days, protected_until=ends_at)
             except FAILURES as error:
                 failures.append((named, error))
                 continue
@@ -185,7 +186,7 @@ async def _chosen(
 ) -> list[TrashedFile]:
     """Return the files that are named, all without names, in the order of their deletion.
 
-    What is not found, or is the name of several files, is added to `failures`.
+    A name that is not found, or that several files have, is added to `failures`.
     """
     listed = await _listed(client, bucket)
     if not files:

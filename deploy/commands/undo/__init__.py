@@ -1,1 +1,0 @@
-"""The commands that undo mistakes, and those that prevent them."""
