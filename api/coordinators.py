@@ -12,7 +12,7 @@ from api.bodies.coordinators import (
     CoordinatorBody,
     CoordinatorState,
     EndingCertificate,
-    HeldBySnapshots,
+    HeldContentBody,
     Leader,
     NodeState,
     RemovedCoordinator,
@@ -80,7 +80,7 @@ async def status(request: web.Request) -> web.Response:
         nodes=nodes,
         replicas=_replica_state(best),
         replicas_wanted=best.replicas_wanted,
-        held=shown(HeldBySnapshots, best.held or HeldContent()),
+        held=shown(HeldContentBody, best.held or HeldContent()),
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
     )

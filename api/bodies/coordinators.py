@@ -367,7 +367,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     doomed: Annotated[Amount, Meta(description="Replicas that their nodes have yet to delete.", examples=[0])]
 
 
-class HeldBySnapshots(Struct, frozen=True, kw_only=True):
+class HeldContentBody(Struct, frozen=True, kw_only=True):
     """Content of deleted files that stays because snapshots of the metadata refer to it."""
 
     snapshots: Annotated[Amount, Meta(description="Snapshots whose content stays.", examples=[7])]
@@ -480,6 +480,6 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     replicas_wanted: Annotated[
         Amount, Meta(description="Replicas that each blob should have. 0 if unknown.", examples=[3])
     ] = 0
-    held: Annotated[HeldBySnapshots, Meta(description="What snapshots keep on the disks.")]
+    held: Annotated[HeldContentBody, Meta(description="What snapshots keep on the disks.")]
     runs: Annotated[list[JobRunBody], Meta(description="Job runs that have not ended.")]
     certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that expire soon.")]

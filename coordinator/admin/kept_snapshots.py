@@ -64,12 +64,12 @@ class KeptSnapshots:
         path = self._files.backups / f"{snapshot_id}.sqlite"
         if not _SNAPSHOT_ID.fullmatch(snapshot_id) or not path.exists():
             raise NotFound("This coordinator does not have the file of that snapshot any more.")
-        with opened(path, stop) as db:
+        with open_snapshot(path, stop) as db:
             return work(db)
 
 
 @contextmanager
-def opened(path: Path, stop: Stop) -> Iterator[sqlite3.Connection]:
+def open_snapshot(path: Path, stop: Stop) -> Iterator[sqlite3.Connection]:
     """Open a snapshot. Raises Internal if it is damaged, Conflict if an earlier release has made it."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:

@@ -101,7 +101,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.PurgeFile: trash.purge,
     commands.SqueezeTrash: trash.squeeze,
     commands.ProtectFile: trash.protect,
-    commands.BeginSnapshot: snapshots.begin,
+    commands.StartSnapshot: snapshots.begin,
     commands.KeepSnapshot: snapshots.keep,
     commands.EndHolds: snapshots.end_holds,
     commands.ReviveFile: snapshots.revive,

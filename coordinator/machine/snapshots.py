@@ -27,13 +27,13 @@ from metadata.model.snapshot_records import (
     SnapshotRecord,
 )
 from metadata.protocol.commands import (
-    BeginSnapshot,
     CreateBackup,
     CreateProjectFile,
     CreateVm,
     EndHolds,
     KeepSnapshot,
     ReviveFile,
+    StartSnapshot,
     StoredContent,
 )
 from metadata.protocol.queries import GetSnapshot, ListSnapshots
@@ -52,7 +52,7 @@ _OVER: Final = (
 )
 
 
-def begin(change: Change, command: BeginSnapshot) -> int:
+def begin(change: Change, command: StartSnapshot) -> int:
     """Begin a snapshot; return its number."""
     db, until_ms = change.db, change.at_ms + command.hold_ms
     close_unfinished(db)
@@ -61,7 +61,9 @@ def begin(change: Change, command: BeginSnapshot) -> int:
         (until_ms, HELD, until_ms),
     )
     db.execute(
-        "INSERT INTO kept_snapshots VALUES (?, '', ?, NULL, ?, ?, ?, 0, 0, '', 0, 0)",
+        "INSERT INTO kept_snapshots (sequence, snapshot_id, coordinator_id, log_index, taken_at_ms, hold,"
+        " held_until_ms, size_bytes, files, sent_to, held_blobs, held_bytes)"
+        " VALUES (?, '', ?, NULL, ?, ?, ?, 0, 0, '', 0, 0)",
         (
             change.log_index,
             command.coordinator_id,

@@ -27,7 +27,7 @@ from coordinator.storage.state_store import Store
 from metadata.model.jobs import SNAPSHOT, Expired
 from metadata.model.rules import SNAPSHOTS_HOLD_CONTENT
 from metadata.model.snapshot_records import EndedHolds
-from metadata.protocol.commands import BeginSnapshot, EndHolds, Expire, KeepSnapshot
+from metadata.protocol.commands import EndHolds, Expire, KeepSnapshot, StartSnapshot
 from runtime.bounds import TEXT_CHARS_MAX
 from runtime.clock import now_ms
 from runtime.file_digests import write_digest
@@ -103,7 +103,7 @@ class SnapshotJob:
         """
         sequence = 0
         if self._context.store.rules() >= SNAPSHOTS_HOLD_CONTENT:
-            begin = BeginSnapshot(coordinator_id=self._own_id, hold_ms=self._hold_ms)
+            begin = StartSnapshot(coordinator_id=self._own_id, hold_ms=self._hold_ms)
             sequence = await progress.apply(begin, int)
         kept = KeepSnapshot(sequence=sequence, snapshot_id="", log_index=sequence)
         try:

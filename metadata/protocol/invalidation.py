@@ -124,7 +124,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.SqueezeTrash: _nothing,
     commands.ProtectFile: _nothing,
     # Snapshots are no records of content, and what comes back from one is a new file.
-    commands.BeginSnapshot: _nothing,
+    commands.StartSnapshot: _nothing,
     commands.KeepSnapshot: _nothing,
     commands.EndHolds: _nothing,
     commands.ReviveFile: _nothing,

@@ -9,7 +9,7 @@ from runtime.bounds import Count, Text
 HELD_ROWS_MAX = 100
 
 
-class BeginSnapshot(Command, frozen=True, kw_only=True, tag="begin_snapshot"):
+class StartSnapshot(Command, frozen=True, kw_only=True, tag="start_snapshot"):
     """A coordinator begins to copy the state. From now on content that the copy may refer to stays.
 
     It stays for `hold_ms`, 0 for not at all; no earlier snapshot holds its content for longer then. A

@@ -42,7 +42,7 @@ def snapshot(state: State, *, days: int = 7, snapshot_id: str = "") -> str:
 
 
 def begin(state: State, *, days: int = 7) -> int:
-    sequence = state.done(commands.BeginSnapshot(coordinator_id="c1", hold_ms=days * DAY_MS))
+    sequence = state.done(commands.StartSnapshot(coordinator_id="c1", hold_ms=days * DAY_MS))
     assert isinstance(sequence, int)
     return sequence
 

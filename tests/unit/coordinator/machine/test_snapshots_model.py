@@ -83,7 +83,7 @@ class World:
 
     def snapshot(self) -> None:
         """Make a copy; files come and go while it is made, and after it until it is recorded."""
-        command = commands.BeginSnapshot(coordinator_id="c1", hold_ms=self.days * DAY_MS)
+        command = commands.StartSnapshot(coordinator_id="c1", hold_ms=self.days * DAY_MS)
         sequence = self.state.done(command)
         until_ms = self.state.at_ms + self.days * DAY_MS
         for copy in self.copies:
