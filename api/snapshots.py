@@ -106,7 +106,7 @@ async def restore(request: web.Request) -> web.Response:
     """Create a file with the record and content that a file had in a snapshot. Admins only.
 
     It has another id, and belongs to its owner of then if that user still exists, otherwise to the caller.
-    Permissions and links do not come back, and retention begins anew. If the content has left the disks, the
+    Permissions and links do not come back, and retention starts again. If the content has left the disks, the
     response is a conflict.
     """
     caller = await authenticate(request)

@@ -37,7 +37,7 @@ class SnapshotBody(Struct, frozen=True, kw_only=True):
         MemberId, Meta(description="The coordinator with the file, in backups/ of its directory.")
     ]
     log_index: Annotated[Amount, Meta(description="The last entry of the log in it.", examples=[48_211])]
-    taken_at: Annotated[Timestamp, Meta(description="When it was taken.")]
+    taken_at: Annotated[Timestamp, Meta(description="The time of the snapshot.")]
     hold: Annotated[
         str,
         Meta(
@@ -96,7 +96,7 @@ class SnapshotFileList(Struct, frozen=True, kw_only=True):
 
 
 class ReviveBody(Request, frozen=True, kw_only=True):
-    """Changes of the record that comes back; what is left out is as it was."""
+    """Changes of the record that comes back. An absent field keeps its value."""
 
     bucket_id: GivenUuid = ""
     parent_backup_uuid: GivenUuid = ""

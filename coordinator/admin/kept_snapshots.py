@@ -15,11 +15,11 @@ import msgspec
 from msgspec import UNSET
 
 from ca.errors import Conflict, Internal, NotFound
-from coordinator.machine import backups, folders, kinds, project_files, vms
+from coordinator.machine import backups, kinds, project_files, snapshots, vms
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, FileRecord, Manifest
-from metadata.model.snapshot_records import SnapshotFile, SnapshotFilePage
+from metadata.model.snapshot_records import SnapshotFilePage
 from metadata.protocol.calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from metadata.protocol.commands import (
     CreateBackup,
@@ -28,9 +28,9 @@ from metadata.protocol.commands import (
     CreateVm,
     StoredContent,
 )
+from metadata.protocol.queries import LIST_LIMIT_MAX
 from runtime.stopping import Stop, run_in_thread
 
-FILES_LISTED_MAX: Final = 1000
 STOP_STEPS: Final = 10_000  # of SQLite, between two looks whether the caller still waits
 _SNAPSHOT_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9]{1,19}")
 _KINDS: Final[dict[str, tuple[kinds.Kind[Any], type[CreateFile]]]] = {
@@ -50,7 +50,13 @@ class KeptSnapshots:
         """Return what a call asks for; its caller was checked. Raises NotFound, Conflict, Internal."""
         work: Callable[[sqlite3.Connection], SnapshotFilePage | SnapshotContent]
         if isinstance(call, SnapshotFilesCall):
-            work = partial(list_files, call=call)
+            work = partial(
+                snapshots.list_files,
+                bucket_id=call.bucket_id,
+                filename=call.filename,
+                cursor=call.cursor,
+                limit=min(call.limit, LIST_LIMIT_MAX),
+            )
         else:
             work = partial(read_content, file_uuid=call.file_uuid)
         return await run_in_thread(partial(self._read, call.snapshot_id, work))
@@ -83,37 +89,6 @@ def open_snapshot(path: Path, stop: Stop) -> Iterator[sqlite3.Connection]:
         raise Internal(f"The snapshot {path.name} cannot be read: {error}.") from error
     except DATABASE_ERRORS as error:
         raise Internal(f"The snapshot {path.name} is damaged: {error}.") from error
-
-
-def list_files(db: sqlite3.Connection, call: SnapshotFilesCall) -> SnapshotFilePage:
-    """Return a page of the files with content, oldest first."""
-    limit = min(call.limit, FILES_LISTED_MAX)
-    rows = db.execute(
-        "SELECT f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename, p.path, f.size_bytes,"
-        " f.blob_sha256, COALESCE(k.parent_backup_uuid, ''), f.created_at_ms, f.sequence"
-        " FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
-        " LEFT JOIN file_paths p ON p.sequence = f.sequence LEFT JOIN backups k ON k.sequence = f.sequence"
-        " WHERE f.status = 'available' AND f.sequence > ? AND ? IN ('', f.bucket_id)"
-        " AND ? IN ('', f.filename) ORDER BY f.sequence LIMIT ?",
-        (call.cursor, call.bucket_id, call.filename, limit + 1),
-    ).fetchall()
-    files = [
-        SnapshotFile(
-            file_uuid=row[0],
-            kind=row[1],
-            bucket_id=row[2],
-            bucket_name=row[3],
-            owner_id=row[4],
-            filename=row[5],
-            path=folders.path_of(row[6]),
-            size_bytes=row[7],
-            blob_sha256=row[8],
-            parent_backup_uuid=row[9],
-            created_at_ms=row[10],
-        )
-        for row in rows[:limit]
-    ]
-    return SnapshotFilePage(files, rows[limit - 1][-1] if len(rows) > limit else 0)
 
 
 def read_content(db: sqlite3.Connection, file_uuid: str) -> SnapshotContent:

@@ -126,7 +126,7 @@ class Offsite:
         return f"bucket {self._config.bucket_id}"
 
     async def fetch_newest(self, history: str, target: Path) -> str:
-        """Fetch the newest snapshot of a history, with its digest beside; return its name.
+        """Fetch the newest snapshot of a history and its digest; return its name.
 
         Raises NotFound if there is none, Unavailable, FilestoreError, OSError.
         """
@@ -214,7 +214,7 @@ def _from_directory(directory: Path, prefix: str, target: Path, stop: Stop) -> s
 
 
 def _name_digest(digest: bytes, target: Path) -> None:
-    """Write the digest of a snapshot beside the file into which it was fetched, for this name."""
+    """Write the digest of a fetched snapshot next to its file, for the name of that file."""
     digits = digest.split(maxsplit=1)[:1]
     write_secret(digest_beside(target), b"".join(digits) + f"  {target.name}\n".encode())
 

@@ -26,7 +26,7 @@ _COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What a restore of a snapshot would bring back."""
+    """The counts of a restored snapshot."""
 
     files: int
     nodes: int

@@ -121,7 +121,7 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
 
 
 class SnapshotFacts(Struct, frozen=True, kw_only=True):
-    """What a snapshot would bring back. `newer`: snapshots of the same history beside it that are newer."""
+    """The content of a snapshot. `newer`: newer snapshots of the same history in its directory."""
 
     taken_at_ms: int
     log_index: int
@@ -154,7 +154,7 @@ def snapshot_facts(snapshot: Path) -> SnapshotFacts:
 
 
 def _taken_at_ms(snapshot: Path) -> int:
-    """Return when a snapshot was taken: by its name, else by its last change."""
+    """Return the time of a snapshot by its name, else the time of its last change."""
     if named := _NAMED.fullmatch(snapshot.name):
         with contextlib.suppress(ValueError):
             taken = datetime.strptime(named[2], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
@@ -163,7 +163,7 @@ def _taken_at_ms(snapshot: Path) -> int:
 
 
 def _newer_beside(snapshot: Path, log_index: int) -> list[str]:
-    """Return the newer snapshots in the same directory whose names begin in the same way, by their index."""
+    """Return the newer snapshots in the same directory whose names start in the same way, by index."""
     own = _NAMED.fullmatch(snapshot.name)
     if own is None:
         return []

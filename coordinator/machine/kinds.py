@@ -149,7 +149,7 @@ def require(
 
 
 def find(db: sqlite3.Connection, kind: Kind[RecordType], file_uuid: str) -> tuple[int, RecordType]:
-    """Sequence and record, whoever asks. Raises NotFound, for a file of another kind too."""
+    """Return sequence and record, for any caller. Raises NotFound, for a file of another kind too."""
     row = db.execute(
         f"SELECT {kind.columns} FROM files f CROSS JOIN {kind.table} k ON k.sequence = f.sequence"
         f" {kind.joined} WHERE f.file_uuid = ?",

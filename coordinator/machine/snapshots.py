@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from coordinator.machine import backups, blobs, project_files, replicas, vms
+from coordinator.machine import backups, blobs, folders, project_files, replicas, vms
 from coordinator.machine.execution.access import User, require_admin
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import BACKUP, PROJECT_FILE, VM
@@ -23,6 +23,8 @@ from metadata.model.snapshot_records import (
     EndedHolds,
     HeldContent,
     RevivedFile,
+    SnapshotFile,
+    SnapshotFilePage,
     SnapshotPage,
     SnapshotRecord,
 )
@@ -44,6 +46,10 @@ LISTED_MAX: Final = 100  # that hold nothing any more
 _COLUMNS: Final = (
     "snapshot_id, coordinator_id, log_index, taken_at_ms, hold, held_until_ms, size_bytes, files, sent_to,"
     " held_blobs, held_bytes"
+)
+_FILE_COLUMNS: Final = (
+    f"f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename, {folders.PATH_COLUMN}, f.size_bytes,"
+    " f.blob_sha256, COALESCE(k.parent_backup_uuid, ''), f.created_at_ms, f.sequence"
 )
 # Content below the oldest snapshot that holds any time: its hold is over.
 _OVER: Final = (
@@ -188,6 +194,35 @@ def list_page(question: Question, query: ListSnapshots) -> SnapshotPage:
     ).fetchall()
     page = rows[: query.limit]
     return SnapshotPage([_record(row) for row in page], page[-1][-1] if len(rows) > query.limit else 0)
+
+
+def list_files(
+    db: sqlite3.Connection, *, bucket_id: str, filename: str, cursor: int, limit: int
+) -> SnapshotFilePage:
+    """Return a page of the files with content in the state of a snapshot, oldest first."""
+    rows = db.execute(
+        f"SELECT {_FILE_COLUMNS} FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
+        " LEFT JOIN backups k ON k.sequence = f.sequence WHERE f.status = 'available' AND f.sequence > ?"
+        " AND ? IN ('', f.bucket_id) AND ? IN ('', f.filename) ORDER BY f.sequence LIMIT ?",
+        (cursor, bucket_id, filename, limit + 1),
+    ).fetchall()
+    files = [
+        SnapshotFile(
+            file_uuid=row[0],
+            kind=row[1],
+            bucket_id=row[2],
+            bucket_name=row[3],
+            owner_id=row[4],
+            filename=row[5],
+            path=folders.path_of(row[6]),
+            size_bytes=row[7],
+            blob_sha256=row[8],
+            parent_backup_uuid=row[9],
+            created_at_ms=row[10],
+        )
+        for row in rows[:limit]
+    ]
+    return SnapshotFilePage(files, rows[limit - 1][-1] if len(rows) > limit else 0)
 
 
 def revive(change: Change, command: ReviveFile) -> RevivedFile:

@@ -160,7 +160,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 
 
 def restored_facts(facts: "SnapshotFacts", at_s: float) -> list[str]:
-    """Say what a snapshot brings back, and which newer ones are beside it."""
+    """Say what a snapshot brings back, and whether its directory has newer ones."""
     taken_s = facts.taken_at_ms / 1000
     age = f", {duration(at_s - taken_s)} ago" if at_s > taken_s else ""
     nodes = f"{counted(len(facts.nodes), 'node', 'nodes')} ({', '.join(facts.nodes[:SHOWN_MAX]) or 'none'})"
@@ -170,11 +170,8 @@ def restored_facts(facts: "SnapshotFacts", at_s: float) -> list[str]:
         f"Replaces:     the coordinators {', '.join(facts.coordinators)}",
     ]
     if facts.newer:
-        newest = facts.newer[-1]
-        lines.append(
-            f"NOT THE NEWEST: {counted(len(facts.newer), 'newer snapshot is', 'newer snapshots are')} beside"
-            f" it, the newest is {newest}"
-        )
+        many = counted(len(facts.newer), "newer snapshot", "newer snapshots")
+        lines.append(f"NOT THE NEWEST: its directory has {many}, the newest is {facts.newer[-1]}")
     return lines
 
 

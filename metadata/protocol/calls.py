@@ -309,7 +309,7 @@ class SnapshotFileCall(Struct, frozen=True, tag="snapshot_file"):
 
 
 class SnapshotContent(Struct, frozen=True, kw_only=True):
-    """What brings a file of a snapshot back: the fields of ReviveFile, without its caller and its new id."""
+    """The fields of ReviveFile for a file of a snapshot, without its caller and its new id."""
 
     create: CreateProjectFile | CreateVm | CreateBackup
     owner_id: str

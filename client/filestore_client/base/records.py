@@ -238,7 +238,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     snapshot_id: str  # The snapshot.
     coordinator_id: str  # The coordinator with the file, in backups/ of its directory.
     log_index: int  # The last entry of the log in it.
-    taken_at: str  # When it was taken.
+    taken_at: str  # The time of the snapshot.
     # held while the content of its files stays on the disks; expired when that time is over; evicted if
     # it ended early, as the disks were almost full.
     hold: str

@@ -15,9 +15,9 @@ from metadata.model.snapshot_records import HELD
 
 
 def begin(change: Change, sha256: str, since: int) -> None:
-    """Hold content that a file refers to which is deleted now, if a kept snapshot has that file.
+    """Hold the content of a file that is deleted now, if a kept snapshot has the file.
 
-    `since`: log index from which on the file was there.
+    `since`: the log index of its creation.
     """
     db = change.db
     found = db.execute(

@@ -82,7 +82,9 @@ def test_restore_says_what_comes_back_and_that_there_are_newer_snapshots(
     assert done.exit_code == 0, done.output
     assert "entry 1 of the log" in done.output
     assert "Brings back:  0 files, 0 nodes (none)" in done.output
-    assert "2 newer snapshots are beside it, the newest is lab-cafe-20261129T100000-30.sqlite" in done.output
+    assert (
+        "its directory has 2 newer snapshots, the newest is lab-cafe-20261129T100000-30.sqlite" in done.output
+    )
     assert "restore_cluster" in (tmp_path / "r1" / "audit.log").read_text()
 
 
