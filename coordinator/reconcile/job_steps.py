@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ca.errors import Conflict, InsufficientStorage
+from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from ca.secretfiles import make_directory, sync_directory
 from coordinator.admin.offsite import Offsite, history_in, history_of
 from coordinator.admin.rehearsal import rehearse
@@ -39,6 +40,7 @@ EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the
 BACKUPS_RETAINED = 7
 DAY_MS = 86_400_000
 MAKING_NAME = "making"
+REHEARSAL = "rehearsal-"
 _ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy for a moment
 
 
@@ -105,37 +107,33 @@ class SnapshotJob:
         if self._context.store.rules() >= SNAPSHOTS_HOLD_CONTENT:
             begin = StartSnapshot(coordinator_id=self._own_id, hold_ms=self._hold_ms)
             sequence = await progress.apply(begin, int)
-        kept = KeepSnapshot(sequence=sequence, snapshot_id="", log_index=sequence)
+        at_ms = now_ms()
         try:
-            at_ms = now_ms()
             path, log_index = await run_in_thread(partial(take_backup, self._files, at_ms))
-            size_bytes = path.stat().st_size
-            progress.result.update(
-                done=1,
-                coordinator=self._own_id,
-                file=path.name,
-                bytes=size_bytes,
-                log_index=log_index,
-            )
-            kept = KeepSnapshot(
-                sequence=sequence,
-                snapshot_id=path.stem,
-                log_index=log_index,
-                size_bytes=size_bytes,
-                files=self._context.store.usage()[0],
-            )
-        finally:
+        except (OSError, FilestoreError, sqlite3.Error):
             if sequence:
-                await progress.apply(kept, type(None))
-        if self._offsite is not None:
-            history = await asyncio.to_thread(history_of, path)
-            at = rfc3339(at_ms)
-            place = await self._offsite.send(path, history=history, log_index=log_index, at=at)
-            progress.result["sent_to"] = place
-            if sequence:
-                await progress.apply(
-                    msgspec.structs.replace(kept, sent_to=place[:TEXT_CHARS_MAX]), type(None)
-                )
+                failed = KeepSnapshot(sequence=sequence, snapshot_id="", log_index=sequence)
+                await progress.apply(failed, type(None))
+            raise
+        kept = KeepSnapshot(
+            sequence=sequence,
+            snapshot_id=path.stem,
+            log_index=log_index,
+            size_bytes=path.stat().st_size,
+            files=self._context.store.usage()[0],
+        )
+        if sequence:
+            await progress.apply(kept, type(None))
+        found = {"file": path.name, "bytes": kept.size_bytes, "log_index": log_index}
+        progress.result.update(done=1, coordinator=self._own_id, **found)
+        if self._offsite is None:
+            return
+        history = await asyncio.to_thread(history_of, path)
+        place = await self._offsite.send(path, history=history, log_index=log_index, at=rfc3339(at_ms))
+        progress.result["sent_to"] = place
+        if sequence:
+            kept = msgspec.structs.replace(kept, sent_to=place[:TEXT_CHARS_MAX])
+            await progress.apply(kept, type(None))
 
     def is_rehearsal_due(self) -> bool:
         """Return whether there is anything to rehearse: a snapshot that was sent."""
@@ -152,7 +150,7 @@ class SnapshotJob:
         if self._offsite is None:
             raise Conflict("There is no offsite.json on this coordinator.")
         history = self._context.store.read_with(history_in)
-        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="rehearsal-", dir=self._files.data))
+        directory = await asyncio.to_thread(_scratch, self._files)
         try:
             snapshot, bundle = directory / "snapshot.sqlite", directory / "cluster.bundle"
             name = await self._offsite.fetch_newest(history, snapshot)
@@ -163,6 +161,20 @@ class SnapshotJob:
         progress.result.update(
             done=1, file=name, files=found.files, nodes=found.nodes, log_index=found.log_index
         )
+
+
+def _scratch(files: CoordinatorFiles) -> Path:
+    """Make a directory for a rehearsal, and delete those of rehearsals that were interrupted.
+
+    Raises InsufficientStorage without room for two copies of the state.
+    """
+    for left in files.data.glob(f"{REHEARSAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    needed_bytes = 2 * files.state.stat().st_size + SNAPSHOT_RESERVE_BYTES
+    free_bytes = shutil.disk_usage(files.data).free
+    if free_bytes < needed_bytes:
+        raise InsufficientStorage(f"A rehearsal needs {needed_bytes} bytes: {free_bytes} are free.")
+    return Path(tempfile.mkdtemp(prefix=REHEARSAL, dir=files.data))
 
 
 def take_backup(files: CoordinatorFiles, at_ms: int, stop: Stop = NEVER) -> tuple[Path, int]:
