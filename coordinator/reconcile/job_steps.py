@@ -124,8 +124,8 @@ class SnapshotJob:
         )
         if sequence:
             await progress.apply(kept, type(None))
-        found = {"file": path.name, "bytes": kept.size_bytes, "log_index": log_index}
-        progress.result.update(done=1, coordinator=self._own_id, **found)
+        progress.result.update(done=1, coordinator=self._own_id, file=path.name)
+        progress.result.update(bytes=kept.size_bytes, log_index=log_index)
         if self._offsite is None:
             return
         history = await asyncio.to_thread(history_of, path)
