@@ -12,6 +12,7 @@ from api.bodies.coordinators import (
     CoordinatorBody,
     CoordinatorState,
     EndingCertificate,
+    HeldContentBody,
     Leader,
     NodeState,
     RemovedCoordinator,
@@ -27,6 +28,7 @@ from api.spec.operation import Answer, OperationTable
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from metadata.model.records import CoordinatorRecord
+from metadata.model.snapshot_records import HeldContent
 from metadata.protocol.calls import FollowerStatus, NodeStatus, StatusReply
 from runtime.clock import now_ms
 from runtime.timestamps import rfc3339
@@ -78,6 +80,7 @@ async def status(request: web.Request) -> web.Response:
         nodes=nodes,
         replicas=_replica_state(best),
         replicas_wanted=best.replicas_wanted,
+        held=shown(HeldContentBody, best.held or HeldContent()),
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
     )

@@ -25,6 +25,7 @@ from api import (
     public_tokens,
     sessions,
     sign_in,
+    snapshots,
     trash,
     users,
     vms,
@@ -57,6 +58,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *cluster.OPERATIONS,
     *nodes.OPERATIONS,
     *coordinators.OPERATIONS,
+    *snapshots.OPERATIONS,
     *health.OPERATIONS,
     *work.OPERATIONS,
 )

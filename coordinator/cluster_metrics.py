@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,11 +17,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.machine import snapshots
 from coordinator.machine.jobs import JobOutcome
 from coordinator.member.open_storage import Ledger
 from coordinator.rpc.server import value_of
 from coordinator.storage.config import CoordinatorFiles
-from metadata.model.jobs import JOBS, SNAPSHOT, Amounts, amounts_of
+from metadata.model.jobs import JOBS, REHEARSE, SNAPSHOT, Amounts, amounts_of
 from metadata.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
 from metadata.model.replica_records import ReplicaCounts, ReplicaPage
 from metadata.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
@@ -116,6 +118,15 @@ class ClusterMetrics(Collector):
             used_bytes,
         )
 
+        held = self._ledger.store.read_with(partial(snapshots.held, at_ms=now_ms()))
+        yield _gauge(
+            "filestore_snapshot_held_bytes", "Content of deleted files that snapshots hold.", held.bytes
+        )
+        yield _gauge(
+            "filestore_snapshots_evicted",
+            "Snapshots that lost their content early, as the disks were almost full.",
+            held.evicted,
+        )
         files, trash_bytes = self._ledger.store.trash()
         yield _gauge("filestore_trash_files", "Deleted files that can be restored.", files)
         yield _gauge(
@@ -204,7 +215,13 @@ class ClusterMetrics(Collector):
         )
         if self._sends_snapshots:
             sent.add_metric([], outcomes.get(SNAPSHOT.name, JobOutcome()).sent_at_ms / 1000)
-        yield sent
+        rehearsed = GaugeMetricFamily(
+            "filestore_offsite_rehearsal_timestamp_seconds",
+            "When a snapshot from the other place was last restored to try it; 0 if none is recorded.",
+        )
+        if self._sends_snapshots:
+            rehearsed.add_metric([], outcomes.get(REHEARSE.name, JobOutcome()).completed_at_ms / 1000)
+        yield from (sent, rehearsed)
         yield from self._amounts()
 
     def _amounts(self) -> Iterator[Metric]:

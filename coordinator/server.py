@@ -18,6 +18,7 @@ from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from coordinator.admin.authority import SigningAuthority
+from coordinator.admin.kept_snapshots import KeptSnapshots
 from coordinator.admin.offsite import read_offsite
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
@@ -38,6 +39,7 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft_metrics import CoordinatorMetrics, timed_sync
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import JobRuns
+from coordinator.reconcile.job_steps import SnapshotJob
 from coordinator.reconcile.jobs import CoordinatorJobs
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.quotas import QuotaKeeper
@@ -51,7 +53,7 @@ from coordinator.statuses import Statuses
 from coordinator.storage.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.user_tokens import UserTokens
-from metadata.model.jobs import SENDING_SCHEDULES, check_schedules
+from metadata.model.jobs import check_schedules
 from metadata.protocol.calls import HeartbeatCall, HeartbeatReply
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.instances import KnownInstances, count_start
@@ -133,8 +135,6 @@ async def run_coordinator(
     if down_after_s is not None:
         config = msgspec.structs.replace(config, down_after_s=down_after_s)
     check_schedules(config.schedules)
-    if read_offsite(files) is not None:
-        config = msgspec.structs.replace(config, schedules=SENDING_SCHEDULES | config.schedules)
     check_not_diverged(files.diverged)
     read_secret(files.credential_path)
     metrics = Metrics("coordinator")
@@ -279,9 +279,8 @@ class _Member:
         self.authority.require_key()
         self.driver = self._new_driver(transport)
         self.tokens = self._new_tokens(config)
-        self.fetcher = Fetcher(
-            metadata, ledger.snapshots, self.driver.note_fetched, lambda: self.digests.forbids
-        )
+        fetched = self.driver.note_fetched
+        self.fetcher = Fetcher(metadata, ledger.snapshots, fetched, lambda: self.digests.forbids)
         self.operations = Operations(config.id, self.driver, self.view)
         self.digests = self._new_digests(files, config, metadata)
         self.health = NodeHealth()
@@ -297,12 +296,13 @@ class _Member:
         )
         self.keeper = NodeKeeper(context, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(context)
+        self.kept_snapshots = KeptSnapshots(files)
         self.placing = NodeChooser(config, self.view, self.health, ledger.store.rules)
         self.job_runs = JobRuns(
             config.id,
             self.driver,
             ledger.store,
-            CoordinatorJobs(context, files, read_offsite(files)).all,
+            CoordinatorJobs(context, SnapshotJob(context, config, files, read_offsite(files))).all,
             schedules=config.schedules,
             clock_doubt=context.clock_doubt,
             clock_ms=self.clocks.now_ms,
@@ -389,6 +389,7 @@ class _Member:
             clocks=self.clocks,
             statuses=self.statuses,
             placing=self.placing,
+            kept_snapshots=self.kept_snapshots,
         )
 
     def follow_time(self, reply: HeartbeatReply) -> None:

@@ -25,6 +25,7 @@ from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import TTL_SECONDS_MAX
 from coordinator.admin.authority import IntermediateCredential, SigningAuthority
+from coordinator.admin.kept_snapshots import KeptSnapshots
 from coordinator.admission import Admission, require_coordinator, require_own
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
@@ -68,6 +69,8 @@ from metadata.protocol.calls import (
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
+    SnapshotFileCall,
+    SnapshotFilesCall,
     StatusCall,
     StatusReply,
     TicketCall,
@@ -119,6 +122,7 @@ class Service:
         clocks: MemberClocks,
         statuses: Statuses,
         placing: NodeChooser,
+        kept_snapshots: KeptSnapshots,
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -137,6 +141,7 @@ class Service:
             store, authority, tokens.sign_in, clocks, is_development=lambda: view().development
         )
         self._placing = placing
+        self._kept_snapshots = kept_snapshots
         self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -211,6 +216,9 @@ class Service:
                 require_coordinator(peer.identity)
                 self._digests.note_lost_state(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
+            case SnapshotFilesCall() | SnapshotFileCall():
+                await self._read(CheckAdmin(caller=call.caller))
+                return _encode(await self._kept_snapshots.answer(call))
             case StatusCall():
                 return _encode(self._status(call))
             case RulesCall():

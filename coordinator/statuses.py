@@ -6,6 +6,7 @@ majority too.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from ca.certificates import UntrustedCertificate
 from ca.identity import Identity
 from ca.tls import Credential
 from ca.webcertificate import WebCertificate
+from coordinator.machine import snapshots
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.state_digests import Digests
@@ -116,6 +118,7 @@ class Statuses:
             rules=self._store.rules(),
             rules_known=RULES,
             certificate_ends_at_ms=own_end_ms(self._credential),
+            held=self._store.read_with(partial(snapshots.held, at_ms=at_ms)),
             trash_files=trash[0],
             trash_bytes=trash[1],
         )

@@ -39,6 +39,7 @@ from api.bodies.sign_in import (
     SignedIn,
     StartedSignIn,
 )
+from api.bodies.snapshots import RevivedFileBody, SnapshotBody, SnapshotFileBody
 from api.bodies.trash import ProtectedFile, RestoredFileBody, TrashedFileBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
@@ -79,6 +80,9 @@ RECORDS: Final = (
     Known("TrashedFile", TrashedFileBody),
     Known("RestoredFile", RestoredFileBody),
     Known("ProtectedFile", ProtectedFile),
+    Known("Snapshot", SnapshotBody),
+    Known("SnapshotFile", SnapshotFileBody),
+    Known("RevivedFile", RevivedFileBody),
     Known("Grant", OwnPermissionBody, least=PermissionBody),
     Known("Share", PublicTokenBody, "Secret"),
     Known("ListedShare", OwnPublicToken, least=ListedPublicToken),
@@ -130,6 +134,7 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
         "Users",
         "JoinTokens",
         "Jobs",
+        "Snapshots",
         "Nodes",
         "Cluster",
         "Audit",

@@ -367,6 +367,23 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     doomed: Annotated[Amount, Meta(description="Replicas that their nodes have yet to delete.", examples=[0])]
 
 
+class HeldContentBody(Struct, frozen=True, kw_only=True):
+    """Content of deleted files that stays because snapshots of the metadata refer to it."""
+
+    snapshots: Annotated[Amount, Meta(description="Snapshots whose content stays.", examples=[7])]
+    blobs: Annotated[Amount, Meta(description="Number of different contents.", examples=[40])]
+    bytes: Annotated[
+        Annotated[int, Meta(ge=0)], Meta(description="Their total size, each once.", examples=[12_000_000])
+    ]
+    evicted: Annotated[
+        Amount,
+        Meta(
+            description="Snapshots that lost their content before its time, as the disks were almost full.",
+            examples=[0],
+        ),
+    ]
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One of the reasons why a cluster is not healthy."""
 
@@ -463,5 +480,6 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     replicas_wanted: Annotated[
         Amount, Meta(description="Replicas that each blob should have. 0 if unknown.", examples=[3])
     ] = 0
+    held: Annotated[HeldContentBody, Meta(description="What snapshots keep on the disks.")]
     runs: Annotated[list[JobRunBody], Meta(description="Job runs that have not ended.")]
     certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that expire soon.")]

@@ -18,6 +18,7 @@ from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
 from api.bodies.groups import GroupName
 from api.bodies.sign_in import ProviderNameText
 from api.bodies.users import SessionId
+from api.bodies.snapshots import SnapshotId
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (
@@ -66,6 +67,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
     "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id. It is not secret.")],
+    "snapshot_id": SnapshotId,
     "file": Annotated[
         Literal["viewer.js", "viewer.css", "start.js"],
         Meta(description="A file name of this page.", examples=["viewer.js"]),

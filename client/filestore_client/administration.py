@@ -27,9 +27,12 @@ from filestore_client.base.records import (
     ProtectedFile,
     RemovedNode,
     RestoredFile,
+    RevivedFile,
     RevokedNode,
     RotatedKey,
     Share,
+    Snapshot,
+    SnapshotFile,
     TrashedFile,
     TriggeredRun,
     User,
@@ -37,6 +40,7 @@ from filestore_client.base.records import (
 from filestore_client.base.transport import Transport
 
 JOB_LOOK_S = 0.5
+_SNAPSHOTS = "/api/v1/cluster/snapshots"
 
 
 class Resource:
@@ -334,6 +338,36 @@ class Jobs(Resource):
                 if found.completed_at:
                     return found
                 await asyncio.sleep(JOB_LOOK_S)
+
+
+class Snapshots(Resource):
+    """Snapshots of the metadata. Admins only."""
+
+    def list(self) -> AsyncIterator[Snapshot]:
+        """Every snapshot that the cluster has on record, oldest first."""
+        return pages(self._transport, _SNAPSHOTS, "snapshots", Snapshot)
+
+    def files(
+        self, snapshot_id: str, *, bucket_id: str = "", filename: str = ""
+    ) -> AsyncIterator[SnapshotFile]:
+        """Every file in a snapshot, in the order of creation; of one bucket, or of one name.
+
+        Raises NotFound if its coordinator does not have it any more.
+        """
+        path = f"{_SNAPSHOTS}/{path_part(snapshot_id)}/files"
+        return pages(self._transport, path, "files", SnapshotFile, bucket_id=bucket_id, filename=filename)
+
+    async def restore_file(
+        self, snapshot_id: str, file_uuid: str, *, bucket_id: str = "", parent_backup_uuid: str = ""
+    ) -> RevivedFile:
+        """Create a file with the record and content of one in a snapshot.
+
+        `bucket_id`: another bucket than then. `parent_backup_uuid`: another backup that it builds on. Raises
+        Conflict if the content has left the disks.
+        """
+        path = f"{_SNAPSHOTS}/{path_part(snapshot_id)}/files/{path_part(file_uuid)}/restore"
+        body = given(bucket_id=bucket_id or None, parent_backup_uuid=parent_backup_uuid or None)
+        return await self._transport.call("POST", path, RevivedFile, body=body)
 
 
 class Nodes(Resource):

@@ -371,6 +371,14 @@ class BlockingJobs(Blocking[administration.Jobs]):
     wait = blocking(administration.Jobs.wait)
 
 
+class BlockingSnapshots(Blocking[administration.Snapshots]):
+    """Snapshots of the metadata. Admins only."""
+
+    list = listing(administration.Snapshots.list)
+    files = listing(administration.Snapshots.files)
+    restore_file = blocking(administration.Snapshots.restore_file)
+
+
 class BlockingNodes(Blocking[administration.Nodes]):
     """The nodes of the cluster. Admins only."""
 

@@ -15,6 +15,7 @@ from filestore_client.administration import (
     JoinTokens,
     Nodes,
     Shares,
+    Snapshots,
     Trash,
     Users,
 )
@@ -70,6 +71,7 @@ class AsyncClient:
         self.invitations = Invitations(self.transport)
         self.join_tokens = JoinTokens(self.transport)
         self.jobs = Jobs(self.transport)
+        self.snapshots = Snapshots(self.transport)
         self.nodes = Nodes(self.transport)
         self.cluster = Cluster(self.transport)
         self.audit = Audit(self.transport)

@@ -29,10 +29,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.certificates import root_digest
-from ca.errors import InvalidRequest, Unavailable
+from ca.errors import InvalidRequest, NotFound, Unavailable
 from ca.secretfiles import read_secret, sync_directory, write_secret
 from ca.tls import client_context, read_roots
-from coordinator.admin.restore import HISTORY_DIGITS, copy_durably
+from coordinator.admin.restore import COPY_BYTES, HISTORY_DIGITS, copy_durably
 from coordinator.storage.config import CoordinatorFiles, NotInitialised
 from metadata.model.rules import RULES
 from metadata.rpc.connector import Connector
@@ -125,6 +125,18 @@ class Offsite:
             await bucket.receive(sent, keep=self._config.keep)
         return f"bucket {self._config.bucket_id}"
 
+    async def fetch_newest(self, history: str, target: Path) -> str:
+        """Fetch the newest snapshot of a history and its digest; return its name.
+
+        Raises NotFound if there is none, Unavailable, FilestoreError, OSError.
+        """
+        prefix = f"{self._files.read_config().cluster}-{history}-"
+        if self._config.directory:
+            directory = self._files.data / self._config.directory
+            return await run_in_thread(partial(_from_directory, directory, prefix, target))
+        async with _Bucket.connected(self._files.data, self._config) as bucket:
+            return await bucket.fetch_newest(prefix, target)
+
     def _described(self, snapshot: Path, history: str, log_index: int, at: str, stop: Stop) -> _SentSnapshot:
         settings = self._files.read_config()
         sent = _SentSnapshot(settings.cluster, history, log_index, snapshot, sha256_of(snapshot, stop))
@@ -158,8 +170,13 @@ def history_of(snapshot: Path) -> str:
     """
     address = f"{snapshot.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as db:
-        drawn = db.execute("SELECT history FROM restores").fetchone()
-        (root_pem,) = db.execute("SELECT root_pem FROM cluster").fetchone()
+        return history_in(db)
+
+
+def history_in(db: sqlite3.Connection) -> str:
+    """Return the history of a state: see `history_of`."""
+    drawn = db.execute("SELECT history FROM restores").fetchone()
+    (root_pem,) = db.execute("SELECT root_pem FROM cluster").fetchone()
     return str(drawn[0]) if drawn else root_digest(root_pem)[:HISTORY_DIGITS]
 
 
@@ -186,6 +203,32 @@ def _into_directory(directory: Path, sent: _SentSnapshot, keep: int, stop: Stop)
         for path in (directory / older, digest_beside(directory / older), _note_beside(directory / older)):
             _remove(path)
     sync_directory(directory)
+
+
+def _from_directory(directory: Path, prefix: str, target: Path, stop: Stop) -> str:
+    _require_place(directory)
+    name = _newest(os.listdir(directory), prefix)
+    copy_durably(directory / name, target, stop)
+    _name_digest(digest_beside(directory / name).read_bytes(), target)
+    return name
+
+
+def _name_digest(digest: bytes, target: Path) -> None:
+    """Write the digest of a fetched snapshot next to its file, for the name of that file."""
+    digits = digest.split(maxsplit=1)[:1]
+    write_secret(digest_beside(target), b"".join(digits) + f"  {target.name}\n".encode())
+
+
+def _newest(names: Iterable[str], prefix: str) -> str:
+    """Return the snapshot with the highest index. Raises NotFound."""
+    found = [
+        (int(match[1]), name)
+        for name in names
+        if (match := re.fullmatch(re.escape(prefix) + _SNAPSHOT, name))
+    ]
+    if not found:
+        raise NotFound(f"The other place has no snapshot {prefix}*.sqlite.")
+    return max(found)[1]
 
 
 def _require_place(directory: Path) -> None:
@@ -284,11 +327,38 @@ class _Bucket:
         else:
             await self._call("PUT", place, data=content)
 
+    async def fetch_newest(self, prefix: str, target: Path) -> str:
+        """Fetch the newest snapshot with this prefix and its digest; return its name."""
+        url = self._config.urls[self._turn % len(self._config.urls)].rstrip("/")
+        ids = await self._own_files(prefix, url)
+        name = _newest(ids, prefix)
+        for each, path in ((name, target), (f"{name}.sha256", digest_beside(target))):
+            if each not in ids:
+                raise NotFound(f"The other place has no {each}.")
+            await self._download(f"{url}/api/v1/files/{ids[each][-1]}", path)
+        _name_digest(await asyncio.to_thread(digest_beside(target).read_bytes), target)
+        return name
+
+    async def _download(self, url: str, path: Path) -> None:
+        async with self._http.get(url) as response:
+            if response.status != HTTPStatus.OK:
+                raise Unavailable(f"The other cluster answered {response.status}: {url}")
+            with await asyncio.to_thread(path.open, "wb") as file:
+                async for chunk in response.content.iter_chunked(COPY_BYTES):
+                    await asyncio.to_thread(file.write, chunk)
+
     async def _remove_older(self, sent: _SentSnapshot, keep: int, url: str) -> None:
-        """Remove files of this token's user only: other users may choose the same names."""
+        ids = await self._own_files(sent.prefix, url)
+        for older in _older(ids, sent, keep):
+            for each in (older, f"{older}.sha256", f"{older}.json"):
+                for file_uuid in ids.get(each, ()):
+                    await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")
+
+    async def _own_files(self, prefix: str, url: str) -> dict[str, list[str]]:
+        """Return the files of this token's user by name: other users may choose the same names."""
         own = await self._call("GET", f"{url}/api/v1/auth/whoami")
         wanted = own["user_id"], self._config.bucket_id
-        query = {"filename": sent.prefix, "status": "available", "limit": str(LISTED)}
+        query = {"filename": prefix, "status": "available", "limit": str(LISTED)}
         ids: dict[str, list[str]] = {}
         while "cursor" not in query or query["cursor"]:
             listed = await self._call("GET", f"{url}/api/v1/backups", params=query)
@@ -296,10 +366,7 @@ class _Bucket:
                 if (file["owner_id"], file["bucket_id"]) == wanted:
                     ids.setdefault(file["filename"], []).append(file["file_uuid"])
             query["cursor"] = listed.get("next_cursor", "")
-        for older in _older(ids, sent, keep):
-            for each in (older, f"{older}.sha256", f"{older}.json"):
-                for file_uuid in ids.get(each, ()):
-                    await self._call("DELETE", f"{url}/api/v1/files/{file_uuid}")
+        return ids
 
     async def _call(self, method: str, url: str, **options: Any) -> Any:
         """Return the response. Raises _MayPassError, Unavailable, and the errors of aiohttp."""

@@ -9,14 +9,17 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import sqlite3
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from ca.certificates import IntermediateEnded, certificates_in
 from ca.errors import Conflict, Internal, InvalidRequest, Unauthorized
@@ -50,9 +53,10 @@ from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import DATABASE_ERRORS
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
-from metadata.model.records import VOTER, CoordinatorRecord
+from metadata.model.records import REMOVED, VOTER, CoordinatorRecord
 from metadata.protocol.commands import Envelope, RecordCoordinators, RecordRestore, encode_envelope
 from metadata.rpc.roster import read_known
+from runtime.audit import AuditLog
 from runtime.clock import now_ms
 from runtime.disk import while_stopped
 from runtime.file_digests import digest_beside, matches_digest, write_digest
@@ -69,6 +73,7 @@ _NEWER_ELSEWHERE = (
 )
 _ASIDE_PREFIX = "damaged-"  # prefix of directories with replaced files, followed by their name
 _INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of the earlier process here
+_NAMED = re.compile(r"(|.+-)([0-9]{8}T[0-9]{6})-([0-9]{1,19})\.sqlite")  # prefix, time, index
 _MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
 MOVED_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
@@ -115,6 +120,58 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     return describe(output)
 
 
+class SnapshotFacts(Struct, frozen=True, kw_only=True):
+    """The content of a snapshot. `newer`: newer snapshots of the same history in its directory."""
+
+    taken_at_ms: int
+    log_index: int
+    files: int
+    nodes: list[str]
+    coordinators: list[str]
+    newer: list[str]
+
+
+def snapshot_facts(snapshot: Path) -> SnapshotFacts:
+    """Read what is in a snapshot. Raises InvalidRequest if it cannot be read. Blocks."""
+    try:
+        with closing(sqlite3.connect(f"{snapshot.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            (files,) = db.execute("SELECT COALESCE(SUM(file_count), 0) FROM buckets").fetchone()
+            nodes = db.execute("SELECT node_id FROM nodes ORDER BY node_id").fetchall()
+            members = db.execute(
+                "SELECT coordinator_id FROM coordinators WHERE role <> ? ORDER BY coordinator_id", (REMOVED,)
+            ).fetchall()
+    except DATABASE_ERRORS as error:
+        raise InvalidRequest(f"snapshot: {snapshot} is not a snapshot of a coordinator") from error
+    log_index = describe(snapshot).index
+    return SnapshotFacts(
+        taken_at_ms=_taken_at_ms(snapshot),
+        log_index=log_index,
+        files=files,
+        nodes=[node_id for (node_id,) in nodes],
+        coordinators=[coordinator_id for (coordinator_id,) in members],
+        newer=_newer_beside(snapshot, log_index),
+    )
+
+
+def _taken_at_ms(snapshot: Path) -> int:
+    """Return the time of a snapshot by its name, else the time of its last change."""
+    if named := _NAMED.fullmatch(snapshot.name):
+        with contextlib.suppress(ValueError):
+            taken = datetime.strptime(named[2], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            return int(taken.timestamp() * 1000)
+    return int(snapshot.stat().st_mtime * 1000)
+
+
+def _newer_beside(snapshot: Path, log_index: int) -> list[str]:
+    """Return the newer snapshots in the same directory whose names start in the same way, by index."""
+    own = _NAMED.fullmatch(snapshot.name)
+    if own is None:
+        return []
+    found = [match for name in os.listdir(snapshot.parent) if (match := _NAMED.fullmatch(name))]
+    newer = [match for match in found if match[1] == own[1] and int(match[3]) > log_index]
+    return [match[0] for match in sorted(newer, key=lambda match: int(match[3]))]
+
+
 def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path | None:
     """Make a new cluster of this one coordinator from a snapshot.
 
@@ -139,6 +196,7 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
         write_identity(files, bundle)
         _begin_alone(files, config, bundle, taken.index + 2, taken.term + 1)
         files.write_config(config)
+        _audit(files, snapshot, taken.index)
         with contextlib.suppress(AdminDisabled):
             write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
     except BaseException:
@@ -147,6 +205,14 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
                 _remove(data / name)
         raise
     return files.admin_token if files.admin_token.exists() else None
+
+
+def _audit(files: CoordinatorFiles, snapshot: Path, log_index: int) -> None:
+    """Note the restore where the actions of people are noted: what followed the snapshot is in older logs."""
+    log = AuditLog.of_people(files.audit)
+    restored = f"{snapshot.name} at entry {log_index}"
+    log.record("restore_cluster", principal="operator", object=restored, outcome="ok", request_id="")
+    log.close()
 
 
 def _remove(path: Path) -> None:

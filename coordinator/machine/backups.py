@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from ca.errors import InvalidRequest, NotFound, Protected
 from coordinator.machine import files, kinds
-from coordinator.machine.execution.access import Level, require_user
+from coordinator.machine.execution.access import Level, User, require_user
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import BACKUP, BackupPage, BackupRecord, Caller, UploadRecord
 from metadata.protocol.commands import CreateBackup, UpdateBackup
@@ -19,24 +19,27 @@ from metadata.protocol.queries import GetBackup, ListBackups
 ANCESTORS_MAX = 1000  # of one backup; a restore reads all of them
 INCREMENTAL = "incremental"
 
-_KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBackup, ListBackups)
+KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBackup, ListBackups)
 
 
-def create(change: Change, command: CreateBackup) -> UploadRecord:
-    """Create the file record, its backup row and its upload in one change."""
-    user = require_user(change.users, command.caller)
+def create(change: Change, command: CreateBackup, user: User | None = None) -> UploadRecord:
+    """Create the file record, its backup row and its upload in one change.
+
+    `user`: whose it is; the caller by default.
+    """
+    user = user or require_user(change.users, command.caller)
     parent_uuid = command.parent_backup_uuid
     _check_lineage(command.backup_type, parent_uuid)
     if parent_uuid:
         _check_parent(change, command.caller, command.file_uuid, parent_uuid)
-    return kinds.create(change, _KIND, user, command)
+    return kinds.create(change, KIND, user, command)
 
 
 def update(change: Change, command: UpdateBackup) -> BackupRecord:
     """Change what the command names. Needs write."""
     user = require_user(change.users, command.caller)
-    sequence, record = kinds.require(change, _KIND, user, command.file_uuid, Level.WRITE)
-    values = kinds.named(_KIND, command)
+    sequence, record = kinds.require(change, KIND, user, command.file_uuid, Level.WRITE)
+    values = kinds.named(KIND, command)
     parent_uuid = _parent_after(record, values)
     if parent_uuid != record.parent_backup_uuid:
         if record.status == "available" and record.protected_until_ms is not UNSET:
@@ -44,12 +47,12 @@ def update(change: Change, command: UpdateBackup) -> BackupRecord:
         values["parent_backup_uuid"] = parent_uuid
         if parent_uuid:
             _check_parent(change, command.caller, command.file_uuid, parent_uuid)
-    return kinds.store(change, _KIND, sequence, record, command, values)
+    return kinds.store(change, KIND, sequence, record, command, values)
 
 
 def get(question: Question, query: GetBackup) -> BackupRecord:
     """Return the record. Needs read."""
-    return kinds.get(question, _KIND, query.caller, query.file_uuid)
+    return kinds.get(question, KIND, query.caller, query.file_uuid)
 
 
 def list_page(question: Question, query: ListBackups) -> BackupPage:
@@ -57,7 +60,7 @@ def list_page(question: Question, query: ListBackups) -> BackupPage:
 
     The filters are applied after access control.
     """
-    return BackupPage(*kinds.list_page(question, _KIND, query))
+    return BackupPage(*kinds.list_page(question, KIND, query))
 
 
 def _parent_after(record: BackupRecord, values: dict[str, Any]) -> str:

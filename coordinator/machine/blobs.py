@@ -8,7 +8,7 @@ import sqlite3
 
 from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.machine import damaged, replicas
-from coordinator.machine.execution import quotas
+from coordinator.machine.execution import holds, quotas
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.records import BlobRecord
 from metadata.model.replica_records import Collected
@@ -74,11 +74,27 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
     replicas.recount(change.db, sha256)
 
 
-def release(change: Change, sha256: str, bucket_id: str) -> bool:
+def release(change: Change, sha256: str, bucket_id: str, since: int, *, for_good: bool = False) -> bool:
     """Count one file less with this content, a file of this bucket; return whether it was the last one.
 
-    The blob stays until it is collected.
+    The blob stays until it is collected, and while a snapshot holds it (`since`: see `holds.begin`). With
+    `for_good` no snapshot holds it any more.
     """
+    if not for_good:
+        holds.begin(change, sha256, since)
+    elif holds.forget(change.db, sha256):
+        _drop_reference(change, sha256, bucket_id)
+    return _drop_reference(change, sha256, bucket_id)
+
+
+def end_hold(change: Change, sha256: str, *, is_urgent: bool) -> None:
+    """Let go of content that a snapshot held. `is_urgent`: it leaves the disks soon, not after the grace."""
+    if holds.forget(change.db, sha256) and _drop_reference(change, sha256, "") and is_urgent:
+        note_purged(change, sha256)
+
+
+def _drop_reference(change: Change, sha256: str, bucket_id: str) -> bool:
+    """Count one reference less; return whether it was the last one."""
     references, size_bytes = change.db.execute(
         "UPDATE blobs SET reference_count = reference_count - 1,"
         " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END,"

@@ -237,11 +237,14 @@ def remove_parts(change: Change, file_uuid: str) -> int:
     return change.db.execute(f"DELETE FROM files WHERE file_uuid IN ({parts})", (file_uuid,)).rowcount
 
 
-def remove(change: Change, row: FileRow) -> int:
-    """Take a file's rows away and drop its reference to a blob; how many parts its upload had."""
+def remove(change: Change, row: FileRow, *, for_good: bool = False) -> int:
+    """Take a file's rows away and drop its reference to a blob; how many parts its upload had.
+
+    `for_good`: as in `blobs.release`.
+    """
     parts = take_out(change, row)
     if row.blob_sha256:
-        blobs.release(change, row.blob_sha256, row.bucket_id)
+        blobs.release(change, row.blob_sha256, row.bucket_id, row.sequence, for_good=for_good)
     return parts
 
 

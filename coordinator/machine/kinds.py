@@ -8,6 +8,7 @@ its own (`vms_os_name` for `os_name` of `vms`) with a row for each file that has
 kind of file" in CONTRIBUTING.md.
 """
 
+import sqlite3
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -140,19 +141,23 @@ def require(
 
     Raises NotFound (for a file of another kind too) or Forbidden.
     """
-    row = scope.db.execute(
+    sequence, record = find(scope.db, kind, file_uuid)
+    require_file_level(
+        scope, user, level, owner_id=record.owner_id, bucket_id=record.bucket_id, sequence=sequence
+    )
+    return sequence, record
+
+
+def find(db: sqlite3.Connection, kind: Kind[RecordType], file_uuid: str) -> tuple[int, RecordType]:
+    """Return sequence and record, for any caller. Raises NotFound, for a file of another kind too."""
+    row = db.execute(
         f"SELECT {kind.columns} FROM files f CROSS JOIN {kind.table} k ON k.sequence = f.sequence"
         f" {kind.joined} WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
     if row is None:
         raise NotFound("There is no such file.")
-    record = _record(kind, row)
-    sequence: int = row[-1]
-    require_file_level(
-        scope, user, level, owner_id=record.owner_id, bucket_id=record.bucket_id, sequence=sequence
-    )
-    return sequence, record
+    return row[-1], _record(kind, row)
 
 
 def get(question: Question, kind: Kind[RecordType], caller: Caller, file_uuid: str) -> RecordType:

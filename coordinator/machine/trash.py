@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import blobs, files, folders
-from coordinator.machine.execution import kept_rows, protection, quotas, states
+from coordinator.machine.execution import holds, kept_rows, protection, quotas, states
 from coordinator.machine.execution.access import (
     Level,
     User,
@@ -92,7 +92,7 @@ def delete(change: Change, command: DeleteFile) -> None:
     if due_ms or needed_ms:
         _put(change, row, facts, user, max(due_ms, needed_ms))
         return
-    files.remove(change, row)
+    files.remove(change, row, for_good=command.for_good is True)
     if command.for_good is True and row.blob_sha256:
         blobs.note_purged(change, row.blob_sha256)
 
@@ -227,6 +227,7 @@ def _due_ms(change: Change, command: DeleteFile, row: files.FileRow, facts: _Fac
 def _put(change: Change, row: files.FileRow, facts: _Facts, user: User, due_at_ms: int) -> None:
     """Move the rows of a file with content to the trash."""
     document = kept_rows.read(change.db, row.sequence, row.kind)
+    holds.begin(change, row.blob_sha256, row.sequence)
     files.take_out(change, row, has_upload=False)
     change.db.execute(
         "INSERT INTO trash (sequence, file_uuid, kind, bucket_id, owner_id, filename, path, size_bytes,"
@@ -274,7 +275,7 @@ def _end(change: Change, sequence: int, sha256: str, bucket_id: str, *, is_urgen
     `is_urgent`: that leaves the disks soon, not after the grace of gc.
     """
     change.db.execute("DELETE FROM trash WHERE sequence = ?", (sequence,))
-    is_last = blobs.release(change, sha256, bucket_id)
+    is_last = blobs.release(change, sha256, bucket_id, sequence, for_good=is_urgent)
     if is_last and is_urgent:
         blobs.note_purged(change, sha256)
     return int(is_last)

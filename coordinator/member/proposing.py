@@ -37,6 +37,7 @@ _FREEING: Final = (
     commands.CollectPurged,
     commands.PurgeFile,
     commands.SqueezeTrash,
+    commands.EndHolds,
     commands.ReleaseReplica,
     commands.ReportDropped,
     commands.ReportOrphans,
@@ -45,7 +46,13 @@ _FREEING: Final = (
     commands.AddReplica,
     commands.PlaceUpload,
 )
-_ENDING: Final = (commands.Expire, commands.Collect, commands.CollectOverQuota, commands.CollectPurged)
+_ENDING: Final = (
+    commands.Expire,
+    commands.Collect,
+    commands.CollectOverQuota,
+    commands.CollectPurged,
+    commands.EndHolds,
+)
 
 
 def check_known(command: AnyCommand, in_force: int) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from coordinator.admin.offsite import Offsite
 from coordinator.reconcile import drain, passes, rebalance, repair, trim
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.job_runs import Job, StepProgress
-from coordinator.reconcile.job_steps import expire, snapshot
-from coordinator.storage.config import CoordinatorFiles
+from coordinator.reconcile.job_steps import SnapshotJob, expire, is_expire_due
 from metadata.model.jobs import (
     COMPARE,
     DRAIN,
@@ -21,6 +19,7 @@ from metadata.model.jobs import (
     GC,
     JOBS,
     REBALANCE,
+    REHEARSE,
     REPAIR,
     SCRUB,
     SNAPSHOT,
@@ -55,18 +54,18 @@ class _Wait:
 
 
 class CoordinatorJobs:
-    """All jobs with their work on one coordinator. `offsite`: the place for copies of snapshots."""
+    """All jobs with their work on one coordinator. `snapshots`: the job of that name."""
 
-    def __init__(
-        self, context: ReconcileContext, files: CoordinatorFiles, offsite: Offsite | None = None
-    ) -> None:
+    def __init__(self, context: ReconcileContext, snapshots: SnapshotJob) -> None:
         self._context = context
         self._waits: dict[JobKind, _Wait] = {}
         self._uneven: Facts | None = None  # the facts under which no move helps
         trimmer = trim.Trimmer()
+        ending = context.store, context.clocks.ending_ms
         self.all: Final = (
-            Job(EXPIRE, expire, lambda: context.store.is_expire_due(at_ms=context.clocks.ending_ms())),
-            Job(SNAPSHOT, partial(snapshot, files, offsite), is_sent=offsite is not None),
+            Job(EXPIRE, partial(expire, *ending), partial(is_expire_due, *ending)),
+            Job(SNAPSHOT, snapshots.run, snapshots.is_due, is_sent=snapshots.is_sent),
+            Job(REHEARSE, snapshots.rehearse, snapshots.is_rehearsal_due),
             self._patient(REPAIR, repair.repair, repair.is_due),
             self._patient(DRAIN, drain.drain, drain.is_due),
             self._patient(REBALANCE, self._rebalance, self._is_rebalance_due),

@@ -6,8 +6,9 @@ well; and what was deleted for good on purpose. The leader marks it for deletion
 in rounds that are small enough for nodes to delete without an operator's answer. The nodes are ordered to
 delete it at once.
 
-While the disks together have less free beyond their reserves than once the reserves, the oldest files in the
-trash are deleted for good, as many as free the rest.
+While the disks together have less free beyond their reserves than once the reserves, the oldest snapshots
+lose their hold on content of deleted files. When no snapshot holds any, the oldest files in the trash are
+deleted for good, as many as free the rest.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Final
 import uuid_utils
 
 from ca.errors import FilestoreError
+from coordinator.machine import snapshots
 from coordinator.machine.blobs import is_purged, purged_bytes
 from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
@@ -27,7 +29,8 @@ from coordinator.rpc.server import Refused
 from metadata.model.listed_records import Squeezed
 from metadata.model.placement import PRESSED_RESERVES, lacking_bytes
 from metadata.model.replica_records import Collected, ReplicaCounts
-from metadata.protocol.commands import CollectOverQuota, CollectPurged, SqueezeTrash
+from metadata.model.snapshot_records import EndedHolds
+from metadata.protocol.commands import CollectOverQuota, CollectPurged, EndHolds, SqueezeTrash
 from metadata.protocol.queries import GetReplicaCounts
 from runtime.background import Work
 
@@ -36,6 +39,7 @@ EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes keep an affirmed blob (
 # Blobs and replicas: at most 90 of one node, which deletes that many without an operator.
 ROUND_ROWS: Final = 180
 PURGED_GRACE_MS: Final = 60_000  # what nodes spare, because it has just arrived, is tried again as often
+EVICT_REST_S: Final = 0.02  # after each step, as in `expire`
 MARKED_MAX: Final = 10  # earlier ones of one reachable node: with more, it has yet to delete the last round
 
 _log = logging.getLogger(__name__)
@@ -82,13 +86,32 @@ class QuotaKeeper:
         """Let the oldest files in the trash go if the disks lack room that nothing is about to free."""
         facts, store = self._context.facts(), self._context.store
         files, _ = store.trash()
-        wanted_bytes = squeezed_bytes(facts, store.read_with(purged_bytes)) if files else 0
+        if not files and not store.read_with(snapshots.may_evict):
+            return
+        wanted_bytes = squeezed_bytes(facts, store.read_with(purged_bytes))
         if not wanted_bytes or any(count > MARKED_MAX for count in self._marked().values()):
+            return
+        if await self._evict() or not files:
             return
         done = await apply_command(self._context.driver, SqueezeTrash(wanted_bytes=wanted_bytes), Squeezed)
         _log.warning(
             "the disks are almost full: %d files of %d bytes left the trash early", done.files, done.bytes
         )
+
+    async def _evict(self) -> bool:
+        """End the hold of the oldest snapshot that holds any content; return whether there was one."""
+        if not self._context.store.read_with(snapshots.may_evict):
+            return False
+        done = await apply_command(self._context.driver, EndHolds(evict=True), EndedHolds)
+        if done.evicted:
+            _log.warning(
+                "the disks are almost full: content that only the snapshots up to %s refer to is deleted",
+                done.evicted,
+            )
+        while done.more:
+            done = await apply_command(self._context.driver, EndHolds(), EndedHolds)
+            await asyncio.sleep(EVICT_REST_S)
+        return True
 
     async def _collect(self, command: CollectOverQuota | CollectPurged) -> None:
         if any(count > MARKED_MAX for count in self._marked().values()):

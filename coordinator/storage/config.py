@@ -19,6 +19,7 @@ COORDINATORS_MAX = 7  # more would only slow every change down
 DOWN_AFTER_S = 600.0  # a reboot and a file system check cause no new copies
 GC_GRACE_S = 86_400
 TRASH_DAYS = 7
+SNAPSHOT_DAYS = 7
 DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three hours
 
 
@@ -26,6 +27,7 @@ DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three 
 TokenTtl = Annotated[int, Meta(ge=60, le=TTL_SECONDS_MAX)]
 ServiceTokenTtl = Annotated[int, Meta(ge=60, le=SERVICE_TTL_SECONDS_MAX)]
 TrashDays = Annotated[int, Meta(ge=0, le=90)]
+SnapshotDays = Annotated[int, Meta(ge=0, le=90)]
 DownAfter = Annotated[float, Meta(ge=1, le=7 * 86_400)]
 
 
@@ -38,13 +40,14 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Default values are not written: the previous release rejects unknown fields, and may be installed again.
 
-    `own_record` is set if this member is not in the list because it joined later. Every `digest_s` the leader
-    lets all members compare a part of their state. A node that is silent, or whose disk fails, for
-    `down_after_s` is recorded as down, and its replicas are created again on other nodes. Blobs without files
-    are kept for `gc_grace_s`. Deleted files can be restored for `trash_days`, unless their bucket says
-    otherwise. A user's token lives for `token_ttl_s_max` at most; that of a user with the role `service` for
-    `service_token_ttl_s_max`. `schedules`: seconds between two runs of a job, by its name;
-    0: it runs when it is triggered.
+    `own_record` is set if this member is not in the list because it joined later. Every `digest_s` the
+    leader lets all members compare a part of their state. A node that is silent, or whose disk fails, for
+    `down_after_s` is recorded as down, and its replicas are created again on other nodes. Blobs without
+    files are kept for `gc_grace_s`. Deleted files can be restored for `trash_days`, unless their bucket
+    says otherwise. Content that a snapshot refers to stays for `snapshot_days` after it. A user's token
+    lives for `token_ttl_s_max` at most; that of a user with the role `service` for
+    `service_token_ttl_s_max`. `schedules`: seconds between two runs of a job, by its name; 0: it runs
+    when it is triggered.
     """
 
     id: str
@@ -55,6 +58,7 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     down_after_s: DownAfter = DOWN_AFTER_S
     gc_grace_s: GraceSeconds = GC_GRACE_S
     trash_days: TrashDays = TRASH_DAYS
+    snapshot_days: SnapshotDays = SNAPSHOT_DAYS
     token_ttl_s_max: TokenTtl = TTL_SECONDS_MAX
     service_token_ttl_s_max: ServiceTokenTtl = SERVICE_TTL_SECONDS_MAX
     schedules: dict[str, Annotated[float, Meta(ge=0, le=SCHEDULE_S_MAX)]] = {}

@@ -508,6 +508,23 @@ CREATE TABLE IF NOT EXISTS purged_blobs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS purged_blobs_by_age ON purged_blobs (at_ms, sha256);
 
+-- Copies of this state, and how long the content that each refers to stays (coordinator/machine/snapshots.py).
+CREATE TABLE IF NOT EXISTS kept_snapshots (
+    sequence        INTEGER PRIMARY KEY,          -- log index of its beginning
+    snapshot_id     TEXT NOT NULL,                -- name of the file; '' while it is made, and if that has failed
+    coordinator_id  TEXT NOT NULL, taken_at_ms INTEGER NOT NULL,  -- who has the file
+    log_index       INTEGER,                      -- last entry in it; NULL while it is made
+    hold TEXT NOT NULL, held_until_ms INTEGER NOT NULL,  -- held, expired, evicted; until never after a newer one's
+    size_bytes INTEGER NOT NULL, files INTEGER NOT NULL, sent_to TEXT NOT NULL,
+    held_blobs INTEGER NOT NULL, held_bytes INTEGER NOT NULL  -- of its rows in held_blobs
+) STRICT;
+-- Content of deleted files that a kept snapshot refers to. A row counts as a reference to the blob.
+CREATE TABLE IF NOT EXISTS held_blobs (
+    sha256      TEXT PRIMARY KEY REFERENCES blobs (sha256) ON DELETE CASCADE,
+    snapshot    INTEGER NOT NULL, size_bytes INTEGER NOT NULL  -- sequence of the newest that refers to it
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS held_blobs_by_snapshot ON held_blobs (snapshot, sha256);
+
 -- A file with a row is not deleted. Only Expire ends it, by the time that no wrong clock moves ahead.
 CREATE TABLE IF NOT EXISTS protected_files (
     sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,

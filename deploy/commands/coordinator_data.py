@@ -4,7 +4,9 @@ The commands are `filestore coordinator bundle|renew-intermediate|renew-certific
 """
 
 import base64
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,9 +15,17 @@ from deploy.base.addresses import METAVAR, record_at
 from deploy.base.connection import Connection, connection_options
 from deploy.base.option_names import names_options
 from deploy.base.options import data_option, new_data_option
+from deploy.base.output import moment
 from deploy.base.own_files import UserPath
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from filestore_client import AsyncClient
+from runtime.timestamps import rfc3339
+from runtime.wording import counted, duration
+
+if TYPE_CHECKING:
+    from coordinator.admin.restore import SnapshotFacts
+
+SHOWN_MAX: Final = 12
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(
@@ -136,6 +146,8 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     if not (digest := digest_beside(snapshot_path)).exists():
         click.echo(f"{digest} is missing, so some damage to the snapshot cannot be detected.", err=True)
     own = record_at(coordinator_id, address)
+    for line in restored_facts(restore.snapshot_facts(snapshot_path), time.time()):
+        click.echo(line)
     token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("Changes after the snapshot are lost. Revoke again everyone who was revoked after it.")
     none = "none: the user admin is disabled, use the token of another admin"
@@ -145,6 +157,22 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
         click.echo(f"    filestore coordinator renew-certificate --data {data} --root-key FILE")
         click.echo("When it runs, `filestore coordinator renew-intermediate` does the rest.")
     click.echo(f"Ready to run: {how_to_run('coordinator', data)}")
+
+
+def restored_facts(facts: "SnapshotFacts", at_s: float) -> list[str]:
+    """Say what a snapshot brings back, and whether its directory has newer ones."""
+    taken_s = facts.taken_at_ms / 1000
+    age = f", {duration(at_s - taken_s)} ago" if at_s > taken_s else ""
+    nodes = f"{counted(len(facts.nodes), 'node', 'nodes')} ({', '.join(facts.nodes[:SHOWN_MAX]) or 'none'})"
+    lines = [
+        f"Snapshot:     taken {moment(rfc3339(facts.taken_at_ms))}{age}, entry {facts.log_index} of the log",
+        f"Brings back:  {counted(facts.files, 'file', 'files')}, {nodes}",
+        f"Replaces:     the coordinators {', '.join(facts.coordinators)}",
+    ]
+    if facts.newer:
+        many = counted(len(facts.newer), "newer snapshot", "newer snapshots")
+        lines.append(f"NOT THE NEWEST: its directory has {many}, the newest is {facts.newer[-1]}")
+    return lines
 
 
 @click.command()

@@ -114,6 +114,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         _line(console, oldest)
     if replicas := _replicas(answer.get("replicas") or {}):
         _line(console, replicas)
+    if held := _held(answer.get("held") or {}):
+        _line(console, held)
     health = answer.get("health") or "healthy"
     _line(
         console,
@@ -197,6 +199,18 @@ def _replicas(replicas: dict[str, Any]) -> str:
     kinds = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
     wrong += [f"{name} {replicas[name]}" for name in kinds if replicas.get(name)]
     return f"replicas: {', '.join(wrong)}" if wrong else ""
+
+
+def _held(held: dict[str, Any]) -> str:
+    """Say what snapshots keep on the disks, "" for nothing."""
+    told = []
+    if held.get("blobs"):
+        many = counted(held["snapshots"], "snapshot", "snapshots")
+        told.append(f"{many} of the metadata keep {size(held['bytes'])} of deleted files")
+    if held.get("evicted"):
+        many = counted(held["evicted"], "snapshot has", "snapshots have")
+        told.append(f"{many} lost content early, as the disks were almost full")
+    return "; ".join(told)
 
 
 def _unscrubbed(nodes: list[dict[str, Any]]) -> str:

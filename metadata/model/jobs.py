@@ -45,16 +45,15 @@ class Amounts:
 class JobKind(Struct, frozen=True, kw_only=True):
     """A job that an admin may trigger.
 
-    `schedule_s`: if not 0, the job also runs at this interval if there is something to do. `sending_s`
-    replaces it if the result of a run is sent to another place. `takes`: the accepted JobParameters.
-    `ends_by_the_clock`: the job waits while the clock is in doubt, because what it expires is lost. `looked`,
-    `done`, `size_bytes` are the names of such counts in a result; the first existing one is used.
+    `schedule_s`: if not 0, the job also runs at this interval if there is something to do. `takes`: the
+    accepted JobParameters. `ends_by_the_clock`: the job waits while the clock is in doubt, because what
+    it expires is lost. `looked`, `done`, `size_bytes` are the names of such counts in a result; the first
+    existing one is used.
     """
 
     name: str
     description: str
     schedule_s: float = 0.0
-    sending_s: float = 0.0
     takes: tuple[str, ...] = ()
     ends_by_the_clock: bool = False
     looked: tuple[str, ...] = ("looked", "looked_at", "blobs", "done")
@@ -83,11 +82,20 @@ EXPIRE: Final = JobKind(
 SNAPSHOT: Final = JobKind(
     name="snapshot",
     description=(
-        "Writes a copy of all metadata into backups/ on the leading coordinator, for `filestore "
-        "coordinator restore`. Keeps the newest seven. If offsite.json is configured, also sends the "
-        "copy there, once a day."
+        "Writes a copy of all metadata into backups/ on the leading coordinator, once a day, for `filestore "
+        "coordinator restore`. Keeps the newest seven, and the content that they refer to for some days. If "
+        "offsite.json is configured, also sends the copy there."
     ),
-    sending_s=86_400.0,
+    schedule_s=86_400.0,
+)
+REHEARSE: Final = JobKind(
+    name="rehearse",
+    description=(
+        "Fetches the newest snapshot from the place in offsite.json, and restores it into a scratch "
+        "directory on the leading coordinator, which is deleted again. Runs once a week if there is such a "
+        "place."
+    ),
+    schedule_s=7 * 86_400.0,
 )
 REPAIR: Final = JobKind(
     name="repair",
@@ -147,7 +155,6 @@ COMPARE: Final = JobKind(
     takes=("node_id", "yes_really"),
 )
 JOBS: Final = tuple(kind for kind in list(vars().values()) if isinstance(kind, JobKind))
-SENDING_SCHEDULES: Final = {job.name: job.sending_s for job in JOBS if job.sending_s}
 _BY_NAME: Final = {job.name: job for job in JOBS}
 
 

@@ -39,6 +39,7 @@ SESSIONS_ARE_RECORDED: Final = 6  # tokens that belong together are listed, and 
 INVITATIONS_ARE_MADE: Final = 6  # a link gives a user its first token, once
 FILES_GO_TO_TRASH: Final = 6  # a deleted file can be restored for some days
 FILES_ARE_PROTECTED: Final = 6  # a protected file is not deleted before a date
+SNAPSHOTS_HOLD_CONTENT: Final = 6  # content that a kept snapshot refers to stays on the disks
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -61,6 +62,8 @@ TABLES_SINCE: Final = {
     "bucket_safety": FILES_GO_TO_TRASH,
     "purged_blobs": FILES_GO_TO_TRASH,
     "protected_files": FILES_ARE_PROTECTED,
+    "kept_snapshots": SNAPSHOTS_HOLD_CONTENT,
+    "held_blobs": SNAPSHOTS_HOLD_CONTENT,
     **{each.table: each.since for each in LATER},
 }
 

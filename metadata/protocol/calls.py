@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from metadata.model.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
 from metadata.model.replica_records import ReplicaCounts
-from metadata.protocol.commands import AnyCommand
+from metadata.model.snapshot_records import HeldContent
+from metadata.protocol.commands import AnyCommand, CreateBackup, CreateProjectFile, CreateVm
 from metadata.protocol.queries import AnyQuery
 from metadata.protocol.sign_in_calls import SignInCall
 from runtime.bounds import Count, Label, Names, NodeIds, Pem, Text
@@ -303,6 +304,36 @@ class SnapshotCall(Struct, frozen=True, tag="snapshot"):
     index_min: Count
 
 
+class SnapshotFilesCall(Struct, frozen=True, tag="snapshot_files"):
+    """A page of the files in a snapshot that this coordinator has. Admins only. Answers a SnapshotFilePage.
+
+    `bucket_id` and `filename` narrow it, "" for any.
+    """
+
+    caller: Caller
+    snapshot_id: Text
+    bucket_id: Text
+    filename: Text
+    cursor: Count
+    limit: Count
+
+
+class SnapshotFileCall(Struct, frozen=True, tag="snapshot_file"):
+    """A file of such a snapshot. Admins only. Answers a SnapshotContent."""
+
+    caller: Caller
+    snapshot_id: Text
+    file_uuid: Text
+
+
+class SnapshotContent(Struct, frozen=True, kw_only=True):
+    """The fields of ReviveFile for a file of a snapshot, without its caller and its new id."""
+
+    create: CreateProjectFile | CreateVm | CreateBackup
+    owner_id: str
+    owner_sequence: int
+
+
 class StatusCall(Struct, frozen=True, tag="status"):
     """Ask for a coordinator's view of the cluster. Admins only.
 
@@ -434,6 +465,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     rules: int = 0  # in force, by the state of this coordinator; until 0.3.0: 0 from 0.1.0
     rules_known: int = 0  # the newest that this coordinator knows
     certificate_ends_at_ms: int = 0  # of this coordinator's own; 0 while it cannot be read
+    held: HeldContent | None = None  # by snapshots; until 0.3.0: None from 0.1.0
     trash_files: int = 0
     trash_bytes: int = 0  # each file counted separately
 
@@ -464,4 +496,6 @@ AnyCall = (
     | RulesCall
     | SnapshotCall
     | SignInCall
+    | SnapshotFilesCall
+    | SnapshotFileCall
 )

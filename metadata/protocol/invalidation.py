@@ -141,6 +141,11 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.PurgeFile: _nothing,
     commands.SqueezeTrash: _nothing,
     commands.ProtectFile: _nothing,
+    # Snapshots are no records of content, and what comes back from one is a new file.
+    commands.StartSnapshot: _nothing,
+    commands.KeepSnapshot: _nothing,
+    commands.EndHolds: _nothing,
+    commands.ReviveFile: _nothing,
     # Public links are looked up at each request.
     commands.CreatePublicToken: _nothing,
     commands.RevokePublicToken: _nothing,

@@ -247,6 +247,17 @@ class ListTrash(ListQuery, frozen=True, kw_only=True, tag="list_trash"):
     bucket_id: Text = ""
 
 
+class GetSnapshot(Query, frozen=True, kw_only=True, tag="get_snapshot"):
+    """Admin only: the SnapshotRecord of this id; not_found when there is none."""
+
+    caller: Caller
+    snapshot_id: Text
+
+
+class ListSnapshots(ListQuery, frozen=True, kw_only=True, tag="list_snapshots"):
+    """Admin only: a SnapshotPage."""
+
+
 class ListPermissions(ListQuery, frozen=True, kw_only=True, tag="list_permissions"):
     """Needs admin on the bucket or file: a PermissionPage, expired entries too."""
 

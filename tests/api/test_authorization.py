@@ -195,6 +195,9 @@ ROWS: Final = (
     Row("remove_node", "admin role", 404),
     Row("get_cluster_status", "admin role", 200),
     Row("list_damaged", "admin role", 200),
+    Row("list_snapshots", "admin role", 200),
+    Row("list_snapshot_files", "admin role", 404),
+    Row("restore_snapshot_file", "admin role", 404),
     Row("add_coordinator", "admin role", 201, body={"id": "{coordinator}"}),
     Row("remove_coordinator", "admin role", 404),
     Row("transfer_leader", "admin role", 200, body={"id": "{leader}"}),
@@ -274,7 +277,7 @@ class Matrix:
         ids = {"file_uuid": file_uuid, "bucket_id": self.world.bucket_id, "id": node_id}
         ids |= {"run_id": NOBODY, "perm_id": NOBODY, "token_id": "abcdefgh", "job_name": "snapshot"}
         ids |= {"bucket_uuid": DEFAULT_BUCKET, "token": "no-such-token", "file": "start.js"}
-        ids["ticket"] = "no-such-ticket"
+        ids |= {"ticket": "no-such-ticket", "snapshot_id": "no-such-snapshot"}
         ids["provider"] = "no-such-provider"
         ids["unique"] = ids["group"] = ids["session_id"] = uuid.uuid4().hex
         if "{user_id}" in OPERATIONS[row.name].path + str(row.body) + row.query:

@@ -84,6 +84,13 @@ def test_all_coordinators_are_lost_and_come_back_from_what_lies_elsewhere(
         assert len(names) == 6, names  # the newest two, each with digest and note
         assert all(0 < at_s <= time.time() for at_s in sent_at(cluster))
         assert len(sent_at(cluster)) == 3
+        tried = json.loads(done(cluster, "job", "run", "rehearse", "--wait", "--json"))["result"]
+        assert (tried["file"], tried["files"], tried["nodes"]) == (
+            max(name for name in names if name.endswith(".sqlite")),
+            1,
+            3,
+        )
+        assert not [*cluster.directory.glob("*/rehearsal-*")]
         restored_from_the_bucket(cluster, other, names, kept)
         cluster.kill(*cluster.coordinators)
         guests = [Guest(cluster, name) for name in ("r1", "r2", "r3")]

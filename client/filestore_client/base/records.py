@@ -235,6 +235,52 @@ class ProtectedFile(Struct, frozen=True, kw_only=True):
     protected_until: str  # The file cannot be deleted before this time. "" if it is not protected.
 
 
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A snapshot of the metadata."""
+
+    snapshot_id: str  # The snapshot.
+    coordinator_id: str  # The coordinator with the file, in backups/ of its directory.
+    log_index: int  # The last entry of the log in it.
+    taken_at: str  # The time of the snapshot.
+    # held while the content of its files stays on the disks; expired when that time is over; evicted if
+    # it ended early, as the disks were almost full.
+    hold: str
+    held_until: str  # Until when the content of its files stays.
+    size_bytes: int  # Size of the snapshot in bytes.
+    files: int  # Number of files in it.
+    sent_to: str  # The other place that has a copy, or "".
+    held_blobs: int  # Contents of deleted files that leave the disks after it.
+    held_bytes: int  # Their total size, each once.
+
+
+class SnapshotFile(Struct, frozen=True, kw_only=True):
+    """A file as a snapshot has it."""
+
+    file_uuid: str  # The file.
+    kind: str  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    bucket_id: str  # The bucket. The default bucket's id is all zeros.
+    bucket_name: str  # The name of the bucket then.
+    owner_id: str  # The user who owns the file or bucket and has admin permission on it.
+    # A label for people and downloads, not a path: it contains no '/' and no control characters.
+    filename: str
+    # The folder of the file in its bucket, such as `lab 7/r1`; "" for the top of the bucket. It has at
+    # most 64 parts, with '/' between them. Each is a name as `filename` is, and not `.` or `..`.
+    path: str
+    size_bytes: int  # Size of the content in bytes; 0 if not known yet.
+    blob_sha256: str  # SHA-256 of the content, or "" until the upload has ended.
+    parent_backup_uuid: str  # The backup that it builds on, or "".
+    created_at: str  # When the record was created.
+
+
+class RevivedFile(Struct, frozen=True, kw_only=True):
+    """A file that came back from a snapshot, as a new file."""
+
+    file_uuid: str  # The file.
+    kind: str  # The kind of the file. Its record is under /project-files, /vms or /backups.
+    bucket_id: str  # The bucket. The default bucket's id is all zeros.
+    owner_id: str  # The user who owns the file or bucket and has admin permission on it.
+
+
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A permission entry, with what it is on."""
 

@@ -23,6 +23,7 @@ UNTRACKED: Final = frozenset(
         "blob_totals",
         "replica_totals",
         "trash_totals",
+        "kept_snapshots",
         "uploads",
     }
 )

@@ -19,6 +19,7 @@ from metadata.protocol.commands.jobs import *
 from metadata.protocol.commands.people import *
 from metadata.protocol.commands.root import ITSELF, NODES, Command, leaves
 from metadata.protocol.commands.sign_in import *
+from metadata.protocol.commands.snapshots import *
 from metadata.protocol.commands.undo import *
 from runtime.bounds import Count
 

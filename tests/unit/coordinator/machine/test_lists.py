@@ -25,7 +25,8 @@ from tests.unit.stored_kinds import KINDS, KindOfFile
 
 ALICE, BOB = Caller("alice", 1), Caller("bob", 1)
 NARROW = ("n0", "n1")  # values of project_id and of md5
-SMALL_TABLES = {"a", "ancestors", "cluster", "json_each"}  # the chain of a backup, one row, what is bound
+# the chain of a backup, one row, what is bound, some hundred snapshots at most
+SMALL_TABLES = {"a", "ancestors", "cluster", "json_each", "kept_snapshots"}
 
 
 @dataclass(frozen=True)

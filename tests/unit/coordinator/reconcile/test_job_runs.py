@@ -74,7 +74,14 @@ async def working(
         return job_name != "expire" or store.is_expire_due(at_ms=now_ms())
 
     jobs = [Job(job_kind(each), work, partial(is_due, each), each in sent) for each, work in works.items()]
-    runs = JobRuns(name, driver, store, jobs, clock_doubt=lambda: clock_doubt, schedules=schedules)
+    runs = JobRuns(
+        name,
+        driver,
+        store,
+        jobs,
+        clock_doubt=lambda: clock_doubt,
+        schedules={"snapshot": 0.0, **(schedules or {})},
+    )
     task = asyncio.create_task(runs.run())
     try:
         yield
@@ -250,8 +257,8 @@ async def test_work_of_several_tasks_is_taken_up_again_or_says_what_failed(tmp_p
 
 
 async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) -> None:
-    works: dict[str, JobWork] = {"expire": expire, "snapshot": one_step}
     async with member(tmp_path) as (driver, store):
+        works: dict[str, JobWork] = {"expire": partial(expire, store, now_ms), "snapshot": one_step}
         async with working(driver, store, works):
             await apply(driver, trigger("snapshot"))
             assert [run["job_name"] for run in await ended(tmp_path)] == ["snapshot"]
@@ -318,8 +325,8 @@ async def test_clock_that_was_ahead_keeps_no_job_from_its_schedule(
 
 
 async def test_nothing_ends_by_a_clock_that_is_in_doubt(tmp_path: Path) -> None:
-    works: dict[str, JobWork] = {"expire": expire, "snapshot": one_step}
     async with member(tmp_path) as (driver, store):
+        works: dict[str, JobWork] = {"expire": partial(expire, store, now_ms), "snapshot": one_step}
         for node_id in ("n1", "n2"):
             await apply(driver, join_token(node_id), join(node_id, node_id))
         await apply(driver, create(ADMIN, "f1", retention_hours=0))

@@ -16,7 +16,6 @@ from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.jobs import CoordinatorJobs
 from coordinator.rpc.node_client import PullReport
 from coordinator.rpc.state_view import StateView
-from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
 from metadata.model.jobs import REBALANCE
 from metadata.model.records import NodeRecord
@@ -27,6 +26,7 @@ from metadata.protocol.queries import AnyQuery, FindBlob, GetNodeReplicas, ListR
 from metadata.rpc.node_health import NodeHealth
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.coordinator.reconcile.test_rounds import Disks
+from tests.unit.snapshot_jobs import snapshot_job
 from tests.unit.state import ADMIN, complete, create, join, join_token
 
 GIB = 1 << 30
@@ -131,7 +131,7 @@ async def test_imbalance_that_zones_keep_is_looked_at_once_and_told(
     nodes = Nodes({"n1": 20 * GIB, "n2": 0, "n3": 0, "n4": 0, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3"), ("n1", "n4", "n5")])
-        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        reconcilers = CoordinatorJobs(context, snapshot_job(context, tmp_path))
         costs = Costs(context, monkeypatch)
         (result,) = await run_while_due(context, reconcilers, nodes)
         assert "n1 is 80% full" in str(result["imbalance"])
@@ -160,7 +160,7 @@ async def test_where_every_node_has_everything_no_run_begins(
     nodes = Nodes({"n1": 30 * GIB, "n2": 0, "n3": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), [("n1", "n2", "n3")])
-        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        reconcilers = CoordinatorJobs(context, snapshot_job(context, tmp_path))
         context.facts()  # the view is kept from here on
         costs = Costs(context, monkeypatch)
         assert await run_while_due(context, reconcilers, nodes) == []
@@ -175,7 +175,7 @@ async def test_nothing_moves_to_and_fro_beside_an_empty_node_that_may_have_nothi
     nodes = Nodes({"n1": 0, "n2": 0, "n3": 0, "n4": 40 * GIB, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3")])
-        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        reconcilers = CoordinatorJobs(context, snapshot_job(context, tmp_path))
         results = await run_while_due(context, reconcilers, nodes)
         held = {
             name: (await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in zones
@@ -191,7 +191,7 @@ async def test_node_that_can_give_nothing_does_not_keep_another_from_giving(tmp_
     holders = [("n2", "n3", "n4")]
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), holders)
-        reconcilers = CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        reconcilers = CoordinatorJobs(context, snapshot_job(context, tmp_path))
         await run_while_due(context, reconcilers, nodes)
         counts = await context.ask(GetNodeReplicas(node_id="n5"), NodeReplicas)
     assert counts.replicas > 0

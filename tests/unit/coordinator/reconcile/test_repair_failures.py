@@ -19,7 +19,6 @@ from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.repair import repair
 from coordinator.rpc.node_client import NodeOrders, OrderFailed, PullReport
 from coordinator.rpc.state_view import StateView
-from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_store import Store
 from metadata.model.jobs import JOBS, REPAIR, JobKind
 from metadata.model.records import NodeRecord
@@ -29,6 +28,7 @@ from metadata.protocol.calls import HeartbeatCall
 from metadata.protocol.queries import GetReplicaCounts
 from metadata.rpc.node_health import NodeHealth
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
+from tests.unit.snapshot_jobs import snapshot_job
 from tests.unit.state import ADMIN, complete, create, join, join_token
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
@@ -272,7 +272,7 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         targets = Targets(n3=refuse_the_first)
         context = await short_of_one(driver, store, targets, NODES[:3], sizes=[5])
-        reconcilers = jobs.CoordinatorJobs(context, CoordinatorFiles(tmp_path))
+        reconcilers = jobs.CoordinatorJobs(context, snapshot_job(context, tmp_path))
         await apply(driver, trigger(REPAIR.name, "r1"))
         (record,) = store.running_runs()
         await reconcilers.of(REPAIR).work(StepProgress("c1", driver, record))
@@ -293,9 +293,10 @@ async def test_coordinator_does_not_start_with_a_job_that_nobody_works_on(
     """Names, descriptions and schedules are declared in one place, the work in another."""
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         context = await short_of_one(driver, store, Targets(), NODES[:3], sizes=[5])
-        files = CoordinatorFiles(tmp_path)
-        assert {job.kind for job in jobs.CoordinatorJobs(context, files).all} == {*JOBS}
+        assert {job.kind for job in jobs.CoordinatorJobs(context, snapshot_job(context, tmp_path)).all} == {
+            *JOBS
+        }
         for declared in ((*JOBS, JobKind(name="count", description="")), JOBS[1:]):
             monkeypatch.setattr(jobs, "JOBS", declared)
             with pytest.raises(AssertionError, match="without work, or not declared"):
-                jobs.CoordinatorJobs(context, files)
+                jobs.CoordinatorJobs(context, snapshot_job(context, tmp_path))

@@ -124,6 +124,7 @@ def rich_state(path: Path) -> State:
 
 def deleted(state: State) -> None:
     """A file in the trash, content that was deleted for good, a protected file, and a bucket with rules."""
+    state.done(commands.StartSnapshot(coordinator_id="c1", hold_ms=1000))
     for file_uuid in ("g1", "g2", "g3"):
         state.done(create(ADMIN, file_uuid))
         state.done(complete(ADMIN, file_uuid, f"{file_uuid} content", ["n1", "n2"]))
