@@ -20,7 +20,8 @@ from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
 from node.pack_doctor import check_packs
 from node.storage.blob_files import INCOMING, SIDECAR
-from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
+from node.storage.pins import FINISHED_BYTES, decode_finished
+from node.storage.segments import SidecarInvalid, decode_sidecar
 from runtime.disk import while_stopped
 from runtime.wording import counted
 

@@ -126,6 +126,9 @@ def _quarantine(blobs: BlobStore, damage: BlobDamaged) -> bool:
     moved, this process keeps in memory that it must not be served.
     """
     sha256, stays = damage.sha256, False
+    if damage.chunk:  # custody repairs it; until then no reader gets it
+        blobs.cold.note_damaged(damage.chunk)
+        return False
     try:
         if not Quarantine(blobs).take(sha256, damage):
             return False

@@ -126,7 +126,7 @@ class OpenBlobs:
             state = blob.state()
             if state is None:  # the file has no name any more
                 return
-            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), state)
+            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), blob.file_identity(), state)
             if len(self._cached) > self._blobs_max:
                 self._drop(next(iter(self._cached)))
 

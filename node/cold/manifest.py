@@ -1,0 +1,160 @@
+"""The format of a manifest: which chunks, one behind the other, are the content of a blob. No I/O here.
+
+    header     magic, version, sha256 and size of the blob, number of chunks
+    chunks     for each: sha256, and where it ends in the content
+    segments   for each segment of the blob its XXH3, as in a sidecar (`node/storage/segments.py`)
+    CRC-32     of all this
+
+A draft is the beginning of a manifest: the place of the header, and chunks that its writer counts on.
+Integers are little-endian.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from node.diskio.durable import with_crc, without_crc
+
+VERSION: Final = 1
+ID_BYTES: Final = 32
+CHUNK_BYTES_MIN: Final = 64 << 10
+CHUNK_BYTES_MAX: Final = 960 << 10  # with what is around it, a record of a pack
+MANIFEST_BYTES_MAX: Final = 64 << 20  # of a blob of 400 GB
+_MAGIC: Final = b"FSTCOLD\0"
+_HEADER: Final = struct.Struct("<8sI32sQI")
+_CHUNK: Final = struct.Struct(f"<{ID_BYTES}sQ")
+_STOP: Final = struct.Struct("<Q")
+HEADER_BYTES: Final = _HEADER.size
+CHUNK_ENTRY_BYTES: Final = _CHUNK.size
+
+
+class ManifestInvalid(Exception):
+    """The bytes are not the manifest of that blob; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk of a blob: bytes `start` to `stop` (excluded), whose SHA-256 is `id`."""
+
+    id: bytes
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the content."""
+        return self.stop - self.start
+
+
+class _Stops(Sequence[int]):
+    """Where each chunk ends, read from the encoded entries when it is asked for."""
+
+    def __init__(self, entries: bytes) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries) // CHUNK_ENTRY_BYTES
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]  # no slices are needed
+        (stop,) = _STOP.unpack_from(self._entries, index * CHUNK_ENTRY_BYTES + ID_BYTES)
+        return int(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The chunks of a blob, encoded, and the checksums of its segments: n x 8 bytes.
+
+    There are up to ten million chunks, so they stay encoded.
+    """
+
+    sha256: str
+    size_bytes: int
+    entries: bytes
+    digests: bytes
+
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+        return len(self.entries) // CHUNK_ENTRY_BYTES
+
+    def chunk(self, index: int) -> Chunk:
+        """Return a chunk by its number."""
+        start = _Stops(self.entries)[index - 1] if index else 0
+        chunk_id, stop = _CHUNK.unpack_from(self.entries, index * CHUNK_ENTRY_BYTES)
+        return Chunk(chunk_id, start, stop)
+
+    def at(self, offset: int) -> Chunk:
+        """Return the chunk with the byte at `offset`, which the blob has."""
+        assert 0 <= offset < self.size_bytes
+        return self.chunk(bisect_right(_Stops(self.entries), offset))
+
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+        """Yield the chunks that have bytes from `start` to `stop` (excluded), in their order."""
+        end = self.size_bytes if stop is None else stop
+        if start >= end:
+            return
+        index = bisect_right(_Stops(self.entries), start)
+        while index < len(self) and (chunk := self.chunk(index)).start < end:
+            yield chunk
+            index += 1
+
+    def ids(self) -> Iterator[bytes]:
+        """Yield the ids of all chunks, in their order."""
+        return (chunk_id for chunk_id, _ in _CHUNK.iter_unpack(self.entries))
+
+    def find(self, chunk_id: bytes) -> Chunk | None:
+        """Return the first chunk with this id, or None."""
+        at = self.entries.find(chunk_id)
+        while at >= 0 and at % CHUNK_ENTRY_BYTES:
+            at = self.entries.find(chunk_id, at + 1)
+        return self.chunk(at // CHUNK_ENTRY_BYTES) if at >= 0 else None
+
+
+def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
+    """Encode chunks as in a manifest."""
+    return b"".join(_CHUNK.pack(chunk.id, chunk.stop) for chunk in chunks)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Encode a manifest. The entries begin at HEADER_BYTES, as in a draft."""
+    header = _HEADER.pack(_MAGIC, VERSION, bytes.fromhex(manifest.sha256), manifest.size_bytes, len(manifest))
+    return with_crc(header + manifest.entries + manifest.digests, of=manifest.sha256)
+
+
+def decode_manifest(raw: bytes, sha256: str) -> Manifest:
+    """Return the manifest of a blob. Raises ManifestInvalid.
+
+    Whether there is a checksum for each segment is left to the caller.
+    """
+    body = without_crc(raw, of=sha256)
+    if body is None or len(body) < HEADER_BYTES:
+        raise ManifestInvalid("does not match its own checksum")
+    magic, version, digest, size_bytes, count = _HEADER.unpack_from(body)
+    if (magic, digest) != (_MAGIC, bytes.fromhex(sha256)):
+        raise ManifestInvalid("is the manifest of another blob")
+    if version != VERSION:
+        raise ManifestInvalid(f"has the format version {version}, which is not known to this release")
+    digests_at = HEADER_BYTES + count * CHUNK_ENTRY_BYTES
+    entries, digests = body[HEADER_BYTES:digests_at], body[digests_at:]
+    manifest = Manifest(sha256, size_bytes, entries, digests)
+    if len(manifest) != count or not _is_in_order(manifest):
+        raise ManifestInvalid("contradicts itself")
+    return manifest
+
+
+def ids_in(raw: bytes) -> Iterator[bytes]:
+    """Yield the ids in the first bytes of a draft, or of a whole manifest, and maybe some that are none."""
+    entries = memoryview(raw)[HEADER_BYTES:]
+    whole = entries[: len(entries) // CHUNK_ENTRY_BYTES * CHUNK_ENTRY_BYTES]
+    return (chunk_id for chunk_id, _ in _CHUNK.iter_unpack(whole))
+
+
+def _is_in_order(manifest: Manifest) -> bool:
+    """Return whether each chunk ends behind the one before it, and the last with the blob."""
+    at = 0
+    for _, stop in _CHUNK.iter_unpack(manifest.entries):
+        if not 0 < stop - at <= CHUNK_BYTES_MAX:
+            return False
+        at = stop
+    return at == manifest.size_bytes
