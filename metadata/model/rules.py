@@ -33,6 +33,7 @@ PARTS_END_WITH_THEIR_USER: Final = 6  # a user that is deleted or disabled leave
 ENDS_ARE_COUNTED: Final = 6
 FILES_HAVE_FOLDERS: Final = 6  # a file may be in a folder of its bucket
 RESTORES_ARE_KNOWN: Final = 6  # what the members of a restored cluster know from before is admitted
+REPLICAS_TURN_COLD: Final = 6  # on the disks of nodes; buckets say which (docs/cold.md)
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -44,6 +45,7 @@ TABLES_SINCE: Final = {
     "parts": UPLOADS_ARE_CONCATENATED,
     "restores": RESTORES_ARE_KNOWN,
     "file_paths": FILES_HAVE_FOLDERS,
+    "bucket_storage": REPLICAS_TURN_COLD,
     **{each.table: each.since for each in LATER},
 }
 

@@ -66,7 +66,7 @@ class ChunkStore:
                     self._directory,
                     disk=self._disk,
                     payload_bytes_max=CHUNK_BYTES_MAX + 1,
-                    unpack=self._unpack,
+                    unpack=self.unpack,
                     notes_arrivals=False,
                 )
             return self._packs
@@ -154,7 +154,7 @@ class ChunkStore:
             return _ZSTD + bytes(compressed)
         return _STORED + bytes(content)
 
-    def _unpack(self, found: PackedBlob, payload: bytes) -> bytes | None:
+    def unpack(self, found: PackedBlob, payload: bytes) -> bytes | None:
         """Return the content of a record; None if it does not have the SHA-256 of its row."""
         if payload[:1] == _STORED:
             content = payload[1:]

@@ -101,11 +101,11 @@ class ManifestFiles:
             return False
         return True
 
-    def touch(self, sha256: str, times_ns: tuple[int, int] | None = None) -> bool:
-        """Set the time of the last affirmation, now unless it is given; return False without a manifest."""
+    def touch(self, sha256: str, at_ns: int) -> bool:
+        """Set the time of the last affirmation; return False without a manifest."""
         try:
             with self._upper(sha256) as upper:
-                os.utime(sha256, ns=times_ns, dir_fd=upper, follow_symlinks=False)
+                os.utime(sha256, ns=(at_ns, at_ns), dir_fd=upper, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True

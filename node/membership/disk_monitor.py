@@ -156,8 +156,9 @@ class DiskWatch:
     def _measure(self) -> None:
         """Measure everything in one job of a thread, as each job wakes one."""
         blobs = self._blobs
-        self._has_index = blobs.packed.store.index.is_usable
+        self._has_index = blobs.are_indexes_usable()
         blobs.drop_changed()
+        blobs.reads.flush()
         for name in blobs.areas.remake(blobs.disk):
             _log.error("a directory of this node was removed, and is created again", extra={"area": name})
         self._free_bytes, self._total_bytes = blobs.free_bytes(), blobs.total_bytes()
@@ -187,9 +188,9 @@ class DiskWatch:
         )
 
     async def _heal(self) -> Pause | None:
-        """Rebuild the damaged index of the packs, concurrently with the checks, as it takes long."""
+        """Rebuild a damaged index of packs, concurrently with the checks, as it takes long."""
         try:
-            await self._disk.run(self._blobs.packed.heal)
+            await self._disk.run(self._blobs.heal)
         except IndexDamaged as error:  # other processes have yet to close it
             _TROUBLES.note(_NOT_REBUILT, reason_of(error))
             return Pause(LOOK_S)

@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 Unpack = Callable[[PackedBlob, bytes], bytes | None]  # None: it is not the blob
 
 
-def _named_content(found: PackedBlob, payload: bytes) -> bytes | None:
+def named_content(found: PackedBlob, payload: bytes) -> bytes | None:
     """Return the payload if it has its name: the row with its checksum may be that of another blob."""
     return payload if hashlib.sha256(payload).digest() == found.sha256 else None
 
@@ -86,7 +86,7 @@ class PackStore:
         disk: Disk | None = None,
         pack_bytes_max: int = PACK_BYTES_MAX,
         payload_bytes_max: int = BLOB_BYTES_MAX,
-        unpack: Unpack = _named_content,
+        unpack: Unpack = named_content,
         notes_arrivals: bool = True,
     ) -> None:
         """Open them, and read what the index lacks. Raises OSError.

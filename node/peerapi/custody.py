@@ -5,6 +5,8 @@ They arrive on the peer port, and start work on the replicas now.
     POST /custody/collect    delete what the log has marked for deletion
     POST /custody/compare    hold the disk against the log
     POST /custody/scrub      read everything
+    POST /custody/freeze     store replicas in the form that their buckets want (docs/cold.md)
+    POST /custody/thaw       store all replicas as whole files
 
 An order defines when to work, not what to do: it may arrive late, twice, or from a former leader. The first
 request queues it; repeating the request returns its state. `node/peerapi/admission.py` controls access.

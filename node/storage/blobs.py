@@ -13,11 +13,12 @@ from typing import Self
 
 from ca.errors import ChecksumMismatch, FilestoreError, Internal
 from node.cold.manifests import COLD
+from node.cold.reads import ReadLog
 from node.diskio.durable import Disk, Octets, write_all
 from node.diskio.fs import read_whole, storage_error, storage_errors, unlink
 from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
-from node.storage.blob_files import PACKS, BlobFiles, require_sha256
+from node.storage.blob_files import PACKS, SIDECAR, BlobFiles, require_sha256
 from node.storage.cold_blobs import ColdBlobs
 from node.storage.content_file import ContentFile
 from node.storage.packed_blobs import PackedBlobs, damage_error, identity_of
@@ -116,6 +117,8 @@ class BlobStore(BlobFiles):
         self.packed = PackedBlobs(directory, self.disk, self.trusted)
         self.cold = ColdBlobs(directory, self)
         self.unclaimed = UnclaimedBlobs(self.unclaimed_directory, self.packed)
+        self.reads = ReadLog(self.areas, maker)
+        self.opened.asked = self.reads.note
 
     def close(self) -> None:
         """Close the store; blobs that were handed out stay readable."""
@@ -209,7 +212,9 @@ class BlobStore(BlobFiles):
         """Keep the blob for a while, as `BlobFiles.affirm` does."""
         require_sha256(sha256)
         try:
-            return self.packed.affirm(sha256) or super().affirm(sha256) or self.cold.affirm(sha256)
+            if self.packed.affirm(sha256) or super().affirm(sha256) or self.cold.affirm(sha256):
+                return True
+            return super().affirm(sha256)  # a cold blob may have become a file meanwhile
         except OSError as error:
             raise storage_error(error) from error
 
@@ -249,6 +254,29 @@ class BlobStore(BlobFiles):
             return super().identity(sha256)
         except FileNotFoundError:
             return self.cold.identity(sha256)
+
+    def open_file(self, sha256: str) -> OpenBlob:
+        """Open a blob that is a file. Raises as `open` does."""
+        return super().open(sha256)
+
+    def replace_by_cold(self, sha256: str, *, file: tuple[int, int], manifest: tuple[int, int]) -> bool:
+        """Remove the file of a blob whose cold form is in place and proved; durable on return.
+
+        Return False if it is another file, or another manifest, than these (device and inode): the content
+        arrived again, or was deleted. Raises FilestoreError.
+        """
+        with storage_errors(), suppress(FileNotFoundError), self.placing, self.leaf(sha256) as leaf:
+            identity, _ = self.cold.identity(sha256)
+            if identity != manifest or super().identity(sha256)[0] != file:
+                return False
+            affirmed_at_ns = os.stat(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False).st_mtime_ns
+            self.cold.manifests.touch(sha256, affirmed_at_ns)
+            unlink(sha256, parent=leaf)
+            unlink(sha256 + SIDECAR, parent=leaf)
+            self.forget(sha256)
+            self.syncs.sync(self.disk, leaf, sha256[:4])
+            return True
+        return False
 
     def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:
         """Begin to receive content of known name and size, such as a replica from a peer."""
@@ -334,6 +362,17 @@ class BlobStore(BlobFiles):
         if self.poison.names(COLD):
             for _ in self._cold_names():
                 pass
+
+    def are_indexes_usable(self) -> bool:
+        """Return whether no index of packs was found damaged."""
+        chunks = self.cold.chunks.opened
+        return self.packed.store.index.is_usable and (chunks is None or chunks.index.is_usable)
+
+    def heal(self) -> bool:
+        """Rebuild the damaged indexes like `PackStore.heal`; return whether any was. Raises OSError."""
+        chunks = self.cold.chunks.opened
+        is_healed = chunks is not None and chunks.heal()
+        return self.packed.heal() or is_healed
 
     def drop_changed(self) -> None:
         """Close blobs that are kept open and that another process has deleted. Raises OSError."""

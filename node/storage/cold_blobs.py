@@ -5,6 +5,7 @@ otherwise. They raise OSError, unless they say FilestoreError. For any thread.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -257,7 +258,8 @@ class ColdBlobs:
 
     def affirm(self, sha256: str) -> bool:
         """Keep the blob for a while, as a caller reports that it is here; return False if it is not."""
-        return self.manifests.touch(sha256)
+        with self._files.placing:
+            return self.manifests.touch(sha256, time.time_ns())
 
     def affirmed_at_ns(self, sha256: str) -> int:
         """Return when it was last affirmed, since the epoch. Raises FileNotFoundError."""
