@@ -204,7 +204,7 @@ class OpenColdBlob(OpenBlob):
         """Return a chunk. Raises BlobDamaged; BlobMissing if the manifest was removed; FilestoreError."""
         try:
             with storage_errors():
-                content = self._chunks.get(chunk.id, is_afresh=is_afresh)
+                content = self._chunks.get(chunk.id, is_afresh=is_afresh, trusts=not is_afresh)
         except ChunkMissing as error:
             if not os.fstat(self._descriptor).st_nlink:
                 raise BlobMissing(self.sha256) from error
@@ -346,7 +346,8 @@ class ColdWriter:
     def prove(self, *, again: Callable[[Chunk], bytes] | None = None) -> Iterator[int]:
         """Read every chunk from the medium, and compare the whole with its name; yield the bytes read so far.
 
-        A chunk that cannot be read is stored again with the content that `again` returns. The last item comes
+        The SHA-256 of chunks that were just stored is not computed again: that of the whole proves them. A
+        chunk that cannot be read is stored again with the content that `again` returns. The last item comes
         after the comparison. Raises ProofFailed; ChunkMissing, ChunkDamaged without `again`; OSError.
         """
         manifest, hasher = self._draft.manifest(self._blob.sha256), SegmentHasher()
