@@ -371,6 +371,7 @@ def _set_heartbeat_sources(
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:
         watch.blocked_packs = lambda: custody.packing.blocked
+        watch.cold_sizes = lambda: custody.cold.sizes
     watch.poison_elsewhere = numbers.other_unusable_paths
     watch.unreachable = reach.unreachable
     watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms

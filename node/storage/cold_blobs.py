@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Final, Self
 
 from node.cold.chunks import ChunkDamaged, ChunkMissing, ChunkStore
-from node.cold.manifest import Chunk, Manifest, ManifestInvalid, decode_manifest
+from node.cold.manifest import (
+    HEADER_BYTES,
+    Chunk,
+    Manifest,
+    ManifestInvalid,
+    decode_manifest,
+    decode_size,
+)
 from node.cold.manifests import Draft, ManifestFiles, read_descriptor
 from node.diskio.durable import Disk, Octets, write_all
-from node.diskio.fs import storage_errors
+from node.diskio.fs import closing_descriptor, storage_errors
 from node.storage.blob_files import BlobFiles
 from node.storage.segments import (
     DIGEST_BYTES,
@@ -252,6 +259,14 @@ class ColdBlobs:
         except BaseException:
             os.close(descriptor)
             raise
+
+    def content_bytes(self, sha256: str) -> int:
+        """Return the size of a cold blob by the first bytes of its manifest; 0 if it has none."""
+        try:
+            with closing_descriptor(self.manifests.open(sha256)) as descriptor:
+                return decode_size(os.pread(descriptor, HEADER_BYTES, 0))
+        except FileNotFoundError:
+            return 0
 
     def has_name(self, sha256: str) -> bool:
         """Return whether there is a manifest, sound or not."""
