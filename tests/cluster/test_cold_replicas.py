@@ -130,5 +130,6 @@ def test_killed_node_has_its_cold_replicas(cluster: Cluster) -> None:
     content = version(0, of=3, size_bytes=SIZE_BYTES)
     file_uuid = store_everywhere(cluster, content)
     run_job(cluster, "freeze")
-    cluster.restart(*cluster.nodes)
+    with cluster.down(*cluster.nodes):
+        pass
     read_everywhere(cluster, file_uuid, content)
