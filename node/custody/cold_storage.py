@@ -16,7 +16,6 @@ from metadata.model.rules import REPLICAS_TURN_COLD, require
 from metadata.protocol.queries import ListReplicaStorage
 from node.cold.chunks import ChunkMissing
 from node.cold.collection import Collected, DraftsChanged, collect
-from node.cold.reads import Hours
 from node.custody.chunk_repair import ChunkRepair
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.freezing import NotFrozen, freeze, thaw
@@ -65,6 +64,7 @@ class ColdStorage:
         require(REPLICAS_TURN_COLD, context.metadata.rules_in_force)
         run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, left=0)
         reads = await context.disk.run(context.blobs.reads.all)
+        cold = frozenset(await context.disk.run(self._cold_names))
         after, more = "", True
         while more:
             query = ListReplicaStorage(
@@ -76,7 +76,8 @@ class ColdStorage:
                 run.require_current()
                 run.add(looked=1)
                 if replica.sha256 not in finished:
-                    await self._settle(replica, reads, run)
+                    is_cold = replica.sha256 in cold and await context.disk.run(self._is_cold, replica.sha256)
+                    await self._settle(replica, reads.get(replica.sha256, []), run, is_cold=is_cold)
             after, more = page.last, page.more
 
     async def thaw(self, run: Pass) -> None:
@@ -128,11 +129,11 @@ class ColdStorage:
             _log.info("deleted chunks that no replica needs", extra={"count": found.removed})
         return found
 
-    async def _settle(self, replica: ReplicaStorage, reads: Hours, run: Pass) -> None:
-        """Give one replica its form."""
-        context, hours = self._context, reads.get(replica.sha256, [])
-        now_h = context.clock_s() // 3600
-        is_cold = await context.disk.run(self._is_cold, replica.sha256)
+    async def _settle(
+        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, is_cold: bool
+    ) -> None:
+        """Give one replica its form. `hours`: when it was read."""
+        context, now_h = self._context, self._context.clock_s() // 3600
         is_often_read = sum(now_h - hour < WEEK_HOURS for hour in hours) >= OFTEN_HOURS
         if is_cold:
             if replica.hot or is_often_read:

@@ -359,9 +359,9 @@ class FailingDisk:
 
     def disk(self) -> Disk:
         return Disk(
-            pwrite=lambda *arguments: self.call("pwrite", os.pwrite, *arguments),  # type: ignore[no-any-return]
-            fsync=lambda *arguments: self.call("fsync", os.fsync, *arguments),  # type: ignore[no-any-return]
-            fdatasync=lambda *arguments: self.call("fdatasync", os.fdatasync, *arguments),  # type: ignore[no-any-return]
+            pwrite=lambda *arguments: self.call("pwrite", os.pwrite, *arguments),
+            fsync=lambda *arguments: self.call("fsync", os.fsync, *arguments),
+            fdatasync=lambda *arguments: self.call("fdatasync", os.fdatasync, *arguments),
         )
 
 
