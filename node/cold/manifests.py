@@ -69,6 +69,14 @@ class ManifestFiles:
                     self.syncs.sync(self._disk, directory, upper)
             return list(self.names())
 
+    def state(self) -> tuple[int, ...]:
+        """Return a state that changes when a manifest or a draft comes or goes, in any process."""
+        found = [os.fstat(self.drafts).st_mtime_ns]
+        for upper in _UPPERS:
+            with suppress(FileNotFoundError):
+                found.append(os.stat(upper, dir_fd=self._cold).st_mtime_ns)
+        return tuple(found)
+
     def place(self, draft: str, sha256: str, *, unless: Callable[[], bool]) -> bool:
         """Give a synced draft the name of its blob, durably; return False if `unless` returns True.
 

@@ -39,30 +39,25 @@ class ChunkRepair:
         self._tries = Counter[bytes]()
         self._rests_until_s = float("-inf")
 
-    async def repair_noted(self) -> bool:
-        """Repair the chunks with a note; return whether replicas went out of service for one of them.
-
-        Raises FilestoreError, OSError.
-        """
+    async def repair_noted(self) -> None:
+        """Repair the chunks with a note, or take replicas out of service. Raises FilestoreError, OSError."""
         context, cold = self._context, self._context.blobs.cold
         now_s = asyncio.get_running_loop().time()
         noted = await context.disk.run(cold.damaged_chunks, CHUNKS_AT_ONCE)
         if not noted or (now_s < self._rests_until_s and all(each in self._tries for each in noted)):
-            return False
+            return
         left = set(noted)
         for chunk_id in noted:
             if await context.disk.run(self._is_sound, chunk_id):
                 left.discard(chunk_id)
         places = await context.disk.run(lambda: list(cold.users_of(left))) if left else []
-        gone = False
         for chunk_id in noted:
             users = [(name, place) for name, found in places for place in found if place.id == chunk_id]
             if chunk_id not in left or not users or await self._fetch(users):
                 await self._settled(chunk_id)
-            elif await self._give_up(chunk_id, users):
-                gone = True
+            else:
+                await self._give_up(chunk_id, users)
         self._rests_until_s = now_s + RETRY_S
-        return gone
 
     async def _fetch(self, users: list[tuple[str, Chunk]]) -> bool:
         """Store a chunk again with the bytes of another node; return whether one has sent them."""
@@ -100,14 +95,14 @@ class ChunkRepair:
             _log.warning("a node does not send a chunk", extra=facts)
             return None
 
-    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, Chunk]]) -> bool:
+    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, Chunk]]) -> None:
         """Count a failed try; after the last one, take the replicas with the chunk out of service."""
         context = self._context
         if len(self._tries) > TRIED_MAX:
             self._tries.clear()
         self._tries[chunk_id] += 1
         if self._tries[chunk_id] < TRIES:
-            return False
+            return
         for sha256, _ in users:
             with context.blobs.poison.skipping("chunks", sha256):
                 file, _ = await context.disk.run(context.blobs.cold.identity, sha256)
@@ -115,7 +110,6 @@ class ChunkRepair:
                 damage = BlobDamaged(sha256, why, file=file)
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
         await self._settled(chunk_id)
-        return True
 
     async def _settled(self, chunk_id: bytes) -> None:
         del self._tries[chunk_id]

@@ -51,18 +51,20 @@ class ColdStorage:
         self._context, self._repair, self._marks = context, repair, marks
         self._turn = asyncio.Lock()
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
-        self._is_due, self._collected_at_s = True, float("-inf")
-        self.sizes, self._is_measured = ColdSizes(), False
+        self._collected: object = None  # the state of the manifests before the last collection
+        self._measured: object = None  # the same for `sizes`
+        self._collected_at_s = float("-inf")
+        self.sizes = ColdSizes()
 
     async def freeze(self, run: Pass) -> None:
         """Give every replica the form that its buckets want.
 
-        Counts looked; done, bytes (turned cold) and stored_bytes (of new chunks); thawed; left (could not be
-        done now). Raises Superseded, FilestoreError, OSError.
+        Counts looked; done, bytes (turned cold) and stored_bytes (of new chunks); thawed; failed (tried again
+        by the next pass). Raises Superseded, FilestoreError, OSError.
         """
         context = self._context
         require(REPLICAS_TURN_COLD, context.metadata.rules_in_force)
-        run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, left=0)
+        run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, failed=0)
         reads = await context.disk.run(context.blobs.reads.all)
         cold = frozenset(await context.disk.run(self._cold_names))
         after, more = "", True
@@ -81,35 +83,34 @@ class ColdStorage:
             after, more = page.last, page.more
 
     async def thaw(self, run: Pass) -> None:
-        """Make every cold replica hot. Counts looked, done, bytes, left. Raises FilestoreError, OSError."""
+        """Make every cold replica hot. Counts looked, done, bytes, failed. Raises FilestoreError, OSError."""
         context = self._context
-        run.add(looked=0, done=0, bytes=0, left=0)
+        run.add(looked=0, done=0, bytes=0, failed=0)
         for sha256 in await context.disk.run(self._cold_names):
             run.add(looked=1)
             await self._thaw(sha256, run, "done")
         async with self._turn:
-            if not run.counts["left"] and not await context.disk.run(self._cold_names):
+            if not run.counts["failed"] and not await context.disk.run(self._cold_names):
                 await context.disk.run(self._marks, False)
-        self._is_due = True
 
     async def do_due(self) -> None:
         """Repair damaged chunks, and collect those that nothing needs. Raises FilestoreError, OSError."""
-        chunks, now_s = self._context.blobs.cold.chunks, asyncio.get_running_loop().time()
-        if not await self._context.disk.run(chunks.exists):
+        cold, run = self._context.blobs.cold, self._context.disk.run
+        if not await run(cold.chunks.exists):
             return
-        if await self._repair.repair_noted():
-            self._is_due = True
-        if self._is_due and now_s - self._collected_at_s >= COLLECT_S:
+        await self._repair.repair_noted()
+        state, now_s = await run(cold.manifests.state), asyncio.get_running_loop().time()
+        if state != self._collected and now_s - self._collected_at_s >= COLLECT_S:
             await self.collect()
         await self._packing.do_due()
-        if not self._is_measured:
-            self._is_measured = True
-            self.sizes = await self._context.disk.run(self._measured)
+        if state != self._measured:
+            self.sizes, self._measured = await run(self._measure), state
 
     async def collect(self) -> Collected:
         """Delete the chunks that nothing needs. Raises FilestoreError, OSError."""
         context = self._context
         async with self._turn:
+            state = await context.disk.run(context.blobs.cold.manifests.state)
             try:
                 with storage_errors():
                     found = await context.disk.run_long(
@@ -117,8 +118,7 @@ class ColdStorage:
                     )
             except DraftsChanged:
                 return Collected()
-        self._is_due, self._collected_at_s = False, asyncio.get_running_loop().time()
-        self._is_measured = False
+        self._collected, self._collected_at_s = state, asyncio.get_running_loop().time()
         context.metrics.chunks_collected.inc(found.removed)
         for chunk_id in found.missing:
             await context.disk.run(context.blobs.cold.note_damaged, chunk_id)
@@ -156,9 +156,7 @@ class ColdStorage:
                 return  # it is packed, or was deleted meanwhile
             except BlobDamaged as damage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
-            finally:
-                self._is_due, self._is_measured = True, False  # also chunks of an attempt that failed
-            run.add(left=1)
+            run.add(failed=1)
 
     async def _frozen(self, sha256: str, run: Pass) -> bool:
         """Turn a replica cold; return whether it was possible. Raises as `freeze` does."""
@@ -175,7 +173,6 @@ class ColdStorage:
     async def _thaw(self, sha256: str, run: Pass, count: str) -> None:
         context = self._context
         async with self._turn:
-            self._is_due, self._is_measured = True, False
             try:
                 size_bytes = await thaw(context.disk, context.blobs, sha256, pace=context.budget.take)
                 run.add(**{count: 1})
@@ -187,7 +184,7 @@ class ColdStorage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             except DiskFull as error:
                 _log.warning("a replica stays cold", extra={"sha256": sha256, "reason": error.details})
-            run.add(left=1)
+            run.add(failed=1)
 
     async def _open_damaged(self, sha256: str) -> None:
         context = self._context
@@ -206,7 +203,7 @@ class ColdStorage:
     def _cold_names(self) -> Sequence[str]:
         return list(self._context.blobs.cold.manifests.names())
 
-    def _measured(self) -> ColdSizes:
+    def _measure(self) -> ColdSizes:
         """Measure the cold replicas, and show that in metrics."""
         cold, metrics = self._context.blobs.cold, self._context.metrics
         sizes = [cold.content_bytes(sha256) for sha256 in cold.manifests.names()]
