@@ -26,7 +26,7 @@ from node.cold.manifest import (
 )
 from node.diskio.areas import Areas
 from node.diskio.durable import DirectorySyncs, Disk, write_all
-from node.diskio.fs import READ_FLAGS, closing_descriptor, mkdir, opened_directory, unlink
+from node.diskio.fs import READ_FLAGS, closing_descriptor, mkdir, opened_directory, remove_tree, unlink
 
 COLD: Final = "cold"
 DRAFTS: Final = "drafts"
@@ -103,7 +103,7 @@ class ManifestFiles:
                 os.stat(sha256, dir_fd=upper, follow_symlinks=False)
                 if unless():
                     return False
-                os.unlink(sha256, dir_fd=upper)
+                remove_tree(sha256, parent=upper)
                 self.syncs.sync(self._disk, upper, sha256[:2])
         except FileNotFoundError:
             return False

@@ -29,6 +29,7 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 COLLECT_S: Final = 600.0  # between two collections, if there may be something to collect
 LOOK_S: Final = 30.0
+REPAIRS_MAX: Final = 50  # pages of damaged chunks, one after the other: then the rest has a turn
 OFTEN_HOURS: Final = 3  # a cold blob that was read in so many hours of WEEK_HOURS becomes hot
 WEEK_HOURS: Final = 7 * 24
 READS: Final = "reads"  # an area of `UnusablePaths`
@@ -98,7 +99,9 @@ class ColdStorage:
         cold, run = self._context.blobs.cold, self._context.disk.run
         if not await run(cold.chunks.exists):
             return
-        await self._repair.repair_noted()
+        for _ in range(REPAIRS_MAX):
+            if not await self._repair.repair_noted():
+                break
         state, now_s = await run(cold.manifests.state), asyncio.get_running_loop().time()
         if state != self._collected and now_s - self._collected_at_s >= COLLECT_S:
             await self.collect()
