@@ -13,7 +13,7 @@ from typing import Final
 from metadata.model.records import BlobRecord
 from metadata.protocol.queries import FindBlob
 from node.cold.chunks import ChunkMissing
-from node.cold.manifest import Chunk
+from node.cold.manifest import ContentChunk
 from node.custody.context import CustodyContext
 from node.diskio.fs import storage_errors
 from node.peer.client import PeerClient, PeerFailed, pieces
@@ -65,7 +65,7 @@ class ChunkRepair:
         self._rests_until_s = now_s + RETRY_S
         return settled
 
-    async def _fetch(self, users: list[tuple[str, Chunk]]) -> bool:
+    async def _fetch(self, users: list[tuple[str, ContentChunk]]) -> bool:
         """Store a chunk again with the bytes of another node; return whether one has sent them."""
         context, chunk = self._context, users[0][1]
         for sha256, place in users:
@@ -84,7 +84,7 @@ class ChunkRepair:
                 return True
         return False
 
-    async def _ask(self, source: str, sha256: str, chunk: Chunk) -> bytes | None:
+    async def _ask(self, source: str, sha256: str, chunk: ContentChunk) -> bytes | None:
         headers = {"Range": f"bytes={chunk.start}-{chunk.stop - 1}"}
         await self._context.budget.take(chunk.size_bytes)
         try:
@@ -101,7 +101,7 @@ class ChunkRepair:
             _log.warning("a node does not send a chunk", extra=facts)
             return None
 
-    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, Chunk]]) -> bool:
+    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, ContentChunk]]) -> bool:
         """Count a failed try; after the last one, take the replicas with the chunk out of service.
 
         Return whether that was the last one.

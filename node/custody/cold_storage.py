@@ -1,7 +1,7 @@
 """Which replicas of this node turn cold, and which hot again; and the chunks that nothing needs any more.
 
-The leader orders a pass of `freeze` now and then, unless an operator has switched that off, and one of `thaw`
-when somebody asks for it. The log says of each replica what its buckets want (`ListReplicaStorage`); this
+The leader orders a pass of `freeze` at the interval of the job's schedule, and one of `thaw` when an admin
+runs that job. The log says of each replica what its buckets want (`ListReplicaStorage`); this
 node knows when it was read. Passes, and the collection of chunks, run one at a time.
 """
 
@@ -15,7 +15,7 @@ from metadata.model.replica_records import ReplicaStorage, StoragePage
 from metadata.model.rules import REPLICAS_TURN_COLD, require
 from metadata.protocol.queries import ListReplicaStorage
 from node.cold.chunks import ChunkMissing
-from node.cold.collection import Collected, DraftsChanged, collect
+from node.cold.collection import CollectedChunks, DraftsChanged, collect
 from node.custody.chunk_repair import ChunkRepair
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.freezing import NotFrozen, freeze, thaw
@@ -30,7 +30,7 @@ from node.storage.segments import BlobDamaged, BlobMissing
 COLLECT_S: Final = 600.0  # between two collections, if there may be something to collect
 LOOK_S: Final = 30.0
 REPAIRS_MAX: Final = 50  # pages of damaged chunks, one after the other: then the rest has a turn
-OFTEN_HOURS: Final = 3  # a cold blob that was read in so many hours of WEEK_HOURS becomes hot
+OFTEN_HOURS: Final = 3  # a cold blob that was read in this many hours of WEEK_HOURS becomes hot
 WEEK_HOURS: Final = 7 * 24
 READS: Final = "reads"  # an area of `UnusablePaths`
 FREEZES: Final = "freeze"
@@ -109,7 +109,7 @@ class ColdStorage:
         if state != self._measured:
             self.sizes, self._measured = await run(self._measure), state
 
-    async def collect(self) -> Collected:
+    async def collect(self) -> CollectedChunks:
         """Delete the chunks that nothing needs. Raises FilestoreError, OSError."""
         context = self._context
         async with self._turn:
@@ -120,7 +120,7 @@ class ColdStorage:
                         collect, context.blobs.cold.chunks, context.blobs.cold.manifests
                     )
             except DraftsChanged:
-                return Collected()
+                return CollectedChunks()
         self._collected, self._collected_at_s = state, asyncio.get_running_loop().time()
         context.metrics.chunks_collected.inc(found.removed)
         for chunk_id in found.missing:
