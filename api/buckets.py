@@ -141,6 +141,7 @@ async def update(request: web.Request) -> web.Response:
         quota_bytes=body.quota_bytes,
         trash_days=UNSET if body.trash_days is None else body.trash_days,
         protect_days=UNSET if body.protect_days is None else body.protect_days,
+        storage=UNSET if body.storage is None else body.storage,
         unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
     if command.trash_days is UNSET and command.protect_days is UNSET:

@@ -16,11 +16,16 @@ from typing import Final
 from metadata.model.identifiers import is_sha256, is_uuid
 from metadata.rpc.findings import Findings, check_credential, check_known, check_private_directory
 from node.base.config import OTHERS_WRITE, NodeFiles
+from node.cold.chunks import DIRECTORY as CHUNKS
+from node.cold.chunks import ChunkStore
+from node.cold.manifest import ManifestInvalid, decode_manifest
+from node.cold.manifests import COLD
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
 from node.pack_doctor import check_packs
 from node.storage.blob_files import INCOMING, SIDECAR
-from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
+from node.storage.pins import FINISHED_BYTES, decode_finished
+from node.storage.segments import SidecarInvalid, decode_sidecar
 from runtime.disk import while_stopped
 from runtime.wording import counted
 
@@ -61,6 +66,9 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
             check_private_directory(findings, files.data / name)
         _check_blobs(findings, files.data / "blobs", deep=deep)
         check_packs(findings, files.data / "packs", deep=deep)
+        chunks = ChunkStore(files.data)
+        check_packs(findings, files.data / CHUNKS, deep=deep, unpack=chunks.unpack, noun="chunk")
+        check_manifests(findings, files.data / COLD)
         _check_uploads(findings, files.data / "uploads")
         _describe_quarantine(findings, files.data / "quarantine")
     return findings
@@ -149,6 +157,23 @@ def _sidecar_fault(path: Path, size_bytes: int) -> str:
     except SidecarInvalid as error:
         return str(error)
     return ""
+
+
+def check_manifests(findings: Findings, cold: Path) -> None:
+    """Check the manifests of cold blobs. Whether their chunks are there is left to the running node."""
+    count = size_bytes = 0
+    for upper in _entries(findings, cold):
+        for entry in _entries(findings, Path(upper.path)):
+            path = Path(entry.path)
+            if not is_sha256(entry.name) or not entry.name.startswith(upper.name):
+                findings.problem(path, "does not belong among the manifests", _STRAY)
+                continue
+            count += 1
+            try:
+                size_bytes += decode_manifest(path.read_bytes(), entry.name).size_bytes
+            except (ManifestInvalid, OSError) as error:
+                findings.problem(path, str(error), _LEAVE)
+    findings.fact(f"cold blobs: {count}, {size_bytes} bytes of content (manifests)")
 
 
 def _check_uploads(findings: Findings, uploads: Path) -> None:

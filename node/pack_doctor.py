@@ -3,7 +3,6 @@
 It changes nothing: the index is read from a copy, as SQLite writes files next to a database even to read it.
 """
 
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -25,13 +24,14 @@ from node.packs.record import (
     PackHeader,
     PackInvalid,
     PackRecord,
+    Place,
     decode_head,
     payload_of,
     read_end,
     scan,
 )
-from node.packs.rows import RowInvalid, blob_of, facts_of, record_of
-from node.packs.store import INDEX
+from node.packs.rows import PackedBlob, RowInvalid, blob_of, facts_of, record_of
+from node.packs.store import INDEX, Unpack, named_content
 from node.packs.users import OPENING, USERS
 from runtime.wording import counted
 
@@ -62,8 +62,10 @@ class _Count:
     unbegun: int = 0
 
 
-def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
-    """Check all packs. `deep` reads every blob and compares its sha256."""
+def check_packs(
+    findings: Findings, packs: Path, *, deep: bool, unpack: Unpack = named_content, noun: str = "blob"
+) -> None:
+    """Check all packs. `deep` reads every record and compares the sha256 of its content."""
     if not packs.is_symlink() and not packs.exists():
         return
     check_private_directory(findings, packs)
@@ -73,17 +75,17 @@ def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
         if number is not None:
             numbers.add(number)
             try:
-                _check_pack(findings, Path(entry.path), number, blobs, count, deep=deep)
+                _check_pack(findings, Path(entry.path), number, blobs, count, unpack=unpack if deep else None)
             except OSError as error:
                 findings.problem(Path(entry.path), f"cannot be read: {error.strerror}", _LEAVE)
         elif entry.name not in _KNOWN:
             findings.problem(Path(entry.path), "does not belong among the packs", _STRAY)
     for number in sorted((blobs or {}).keys() - numbers):
-        lost = counted(len((blobs or {})[number]), "blob", "blobs")
+        lost = counted(len((blobs or {})[number]), noun, f"{noun}s")
         findings.problem(packs / pack_name(number), f"is missing: it contained {lost}", _GONE)
     how = "every byte" if deep else "heads of records; --deep reads every byte"
     where = f"{count.blob_bytes} bytes in {counted(count.packs, 'pack', 'packs')}"
-    findings.fact(f"packed blobs: {count.blobs}, {where} ({how})")
+    findings.fact(f"packed {noun}s: {count.blobs}, {where} ({how})")
     if count.unbegun:
         findings.fact(f"{count.unbegun} packs without a header, as crashes leave them: harmless")
 
@@ -137,7 +139,7 @@ def _read(copy: Path, *, deep: bool) -> _Blobs:
 
 
 def _check_pack(
-    findings: Findings, path: Path, number: int, blobs: _Blobs | None, count: _Count, *, deep: bool
+    findings: Findings, path: Path, number: int, blobs: _Blobs | None, count: _Count, *, unpack: Unpack | None
 ) -> None:
     """Check one pack. Raises OSError."""
     descriptor = os.open(path, READ_FLAGS)
@@ -161,8 +163,8 @@ def _check_pack(
         for record in records:
             count.blobs += 1
             count.blob_bytes += record.length
-            if what := _fault(descriptor, header, record, deep=deep):
-                findings.problem(path, f"the blob {record.sha256.hex()} at {record.offset} {what}", _LEAVE)
+            if what := _fault(descriptor, number, header, record, unpack):
+                findings.problem(path, f"the record {record.sha256.hex()} at {record.offset} {what}", _LEAVE)
     except PackInvalid as error:
         findings.problem(path, str(error), _LEAVE)
     finally:
@@ -174,16 +176,19 @@ def _of(descriptor: int, header: PackHeader) -> Iterable[PackRecord]:
     return read_end(descriptor, header.marker) or scan(descriptor, header, HEADER_BYTES)
 
 
-def _fault(descriptor: int, header: PackHeader, record: PackRecord, *, deep: bool) -> str:
-    """Return the fault of a blob; "" for none. Raises OSError."""
+def _fault(
+    descriptor: int, number: int, header: PackHeader, record: PackRecord, unpack: Unpack | None
+) -> str:
+    """Return the fault of a record; "" for none. Raises OSError."""
     if record.stop > os.fstat(descriptor).st_size:
         return "is beyond its end"
     if decode_head(os.pread(descriptor, HEAD_BYTES, record.offset), record.offset, header.marker) != record:
         return "has a header that differs from the index"
-    if deep:
+    if unpack is not None:
         payload = payload_of(descriptor, record)
         if payload is None:
             return "does not match its checksum"
-        if hashlib.sha256(payload).digest() != record.sha256:
+        place = Place(number, record.offset)
+        if unpack(PackedBlob(record.sha256, place, record.length, record.digest, 0), payload) is None:
             return "does not match its name"
     return ""

@@ -301,7 +301,7 @@ async def open_node(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
-    custody = Custody(means, files.scrub) if is_first else None
+    custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, view, announcement, watch, numbers)
@@ -371,6 +371,7 @@ def _set_heartbeat_sources(
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:
         watch.blocked_packs = lambda: custody.packing.blocked
+        watch.cold_sizes = lambda: custody.cold.sizes
     watch.poison_elsewhere = numbers.other_unusable_paths
     watch.unreachable = reach.unreachable
     watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms

@@ -1,6 +1,6 @@
 """Bodies of `/api/v1/buckets`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -65,6 +65,16 @@ BucketProtectDays = Annotated[
         examples=[14],
     ),
 ]
+Storage = Annotated[
+    Literal["auto", "hot", "cold"],
+    Meta(
+        description=(
+            "How nodes store the content: `hot` as whole files, `cold` as compressed chunks that files "
+            "share, `auto` cold after a time."
+        ),
+        examples=["auto"],
+    ),
+]
 
 
 class CreateBucketBody(Request, frozen=True, kw_only=True):
@@ -81,6 +91,7 @@ class UpdateBucketBody(Request, frozen=True, kw_only=True):
     quota_bytes: QuotaBytes | None = None
     trash_days: TrashDays | None = None
     protect_days: BucketProtectDays | None = None
+    storage: Storage | None = None
 
 
 class BucketBody(Struct, frozen=True, kw_only=True):
@@ -95,6 +106,7 @@ class BucketBody(Struct, frozen=True, kw_only=True):
         Amount,
         Meta(description="Bytes of the quota that are reserved for unfinished uploads.", examples=[524288]),
     ] = 0
+    storage: Storage = "auto"
     file_count: Annotated[Amount, Meta(description="Number of files, finished or not.", examples=[3])]
     trash_days: (
         Annotated[TrashDays, Meta(description="As in the request. Absent: the cluster's.")] | UnsetType

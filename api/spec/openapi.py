@@ -17,8 +17,8 @@ from api.bodies.cluster import TokenId
 from api.bodies.fields import BucketId, FileUuid, MemberId, Text, UserId, Uuid
 from api.bodies.groups import GroupName
 from api.bodies.sign_in import ProviderNameText
-from api.bodies.users import SessionId
 from api.bodies.snapshots import SnapshotId
+from api.bodies.users import SessionId
 from api.spec.operation import Answer, Operation, Parameter
 from api.spec.schemas import Schema, Schemas
 from ca.errors import (

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 from unicodedata import normalize
 
 import msgspec
@@ -82,6 +82,7 @@ class Buckets(Resource):
         quota_bytes: int | None = None,
         trash_days: int | None = None,
         protect_days: int | None = None,
+        storage: Literal["auto", "hot", "cold"] | None = None,
         if_match: str = "",
     ) -> Bucket:
         """Change what is given. `if_match`: its expected `etag`.
@@ -89,7 +90,13 @@ class Buckets(Resource):
         `trash_days`: for how long deleted files can be restored; `protect_days`: for how long a new file
         cannot be deleted. Raises PreconditionFailed, Conflict if the name is in use.
         """
-        body = given(name=name, quota_bytes=quota_bytes, trash_days=trash_days, protect_days=protect_days)
+        body = given(
+            name=name,
+            quota_bytes=quota_bytes,
+            trash_days=trash_days,
+            protect_days=protect_days,
+            storage=storage,
+        )
         headers = {"If-Match": if_match} if if_match else {}
         return await self._record("PATCH", bucket_id, body=body, headers=headers)
 

@@ -31,10 +31,12 @@ _COLUMNS = ", ".join(
         "reserved_bytes",
         *map(_OF_SAFETY.format, ("trash_days", "protect_days")),
         *map(_OF_TRASH.format, ("files", "bytes")),
+        "(SELECT storage FROM bucket_storage b WHERE b.bucket_id = buckets.bucket_id)",
         "sequence",
     )
 )
 TRASH_DAYS_MAX = 90
+AUTO = "auto"
 _OWNED = (
     "SELECT bucket_id FROM"
     " (SELECT bucket_id FROM buckets WHERE owner_id = ? AND sequence > ? ORDER BY sequence LIMIT ?)"
@@ -65,7 +67,7 @@ def create(change: Change, command: CreateBucket) -> BucketRecord:
 
 
 def update(change: Change, command: UpdateBucket) -> BucketRecord:
-    """Change name, quota, trash or protection. Needs admin.
+    """Change name, quota, trash, protection or storage; what is unset stays. Needs admin.
 
     A quota below the used bytes only stops new files. The default bucket keeps its name.
     """
@@ -73,7 +75,9 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
     name = bucket.name if command.name is None else command.name
     quota_bytes = bucket.quota_bytes if command.quota_bytes is None else command.quota_bytes
     safety = _safety_after(bucket, command)
-    if (name, quota_bytes, safety) == (bucket.name, bucket.quota_bytes, _safety_of(bucket)):
+    storage = _storage(bucket) if command.storage is msgspec.UNSET else command.storage
+    known = (bucket.name, bucket.quota_bytes, _safety_of(bucket), _storage(bucket))
+    if (name, quota_bytes, safety, storage) == known:
         states.require(bucket.updated_at_ms, command.unchanged_since_ms)
         return bucket
     if name != bucket.name:
@@ -92,6 +96,10 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
             " SET trash_days = excluded.trash_days, protect_days = excluded.protect_days",
             (bucket.bucket_id, *safety),
         )
+    if storage != _storage(bucket):
+        change.db.execute("DELETE FROM bucket_storage WHERE bucket_id = ?", (bucket.bucket_id,))
+        if storage != AUTO:
+            change.db.execute("INSERT INTO bucket_storage VALUES (?, ?)", (bucket.bucket_id, storage))
     return _record(_row(change.db, bucket.bucket_id))
 
 
@@ -186,6 +194,10 @@ def _safety_after(bucket: BucketRecord, command: UpdateBucket) -> tuple[int | No
     return trash_days, protect_days
 
 
+def _storage(bucket: BucketRecord) -> str:
+    return AUTO if bucket.storage is msgspec.UNSET else bucket.storage
+
+
 def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:
     """Raise Conflict if another bucket has the name."""
     taken = db.execute(
@@ -230,4 +242,5 @@ def _record(row: tuple[Any, ...]) -> BucketRecord:
         protect_days=row[10] or msgspec.UNSET,
         trash_files=row[11] or msgspec.UNSET,
         trash_bytes=row[12] or msgspec.UNSET,
+        storage=row[13] or msgspec.UNSET,
     )

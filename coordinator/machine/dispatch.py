@@ -189,6 +189,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListNodeUploads: upload_places.list_of_node,
     queries.ListReplicasToDelete: replica_lists.list_to_delete,
     queries.ListReplicas: replica_lists.list_held,
+    queries.ListReplicaStorage: replica_lists.list_storage,
     queries.KnownReplicas: replica_lists.list_known,
     queries.ListShortBlobs: replica_lists.list_short,
     queries.ListSurplus: replica_lists.list_surplus,

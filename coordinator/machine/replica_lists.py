@@ -19,10 +19,12 @@ from metadata.model.replica_records import (
     NodeReplicas,
     ReplicaCounts,
     ReplicaPage,
+    ReplicaStorage,
     ReplicaToDelete,
     ShortBlob,
     ShortPage,
     SolePage,
+    StoragePage,
     SurplusPage,
 )
 from metadata.protocol.queries import (
@@ -33,10 +35,16 @@ from metadata.protocol.queries import (
     KnownReplicas,
     ListReplicas,
     ListReplicasToDelete,
+    ListReplicaStorage,
     ListShortBlobs,
     ListSurplus,
 )
 
+_DAY_MS = 86_400_000
+IMAGE_IDLE_MS = 14 * _DAY_MS
+# SQL, of `files f` in a bucket with `bucket_storage s`: how long it rests hot, and how long it was not read.
+_REST_MS = f"CASE WHEN s.storage = 'cold' THEN 0 WHEN f.kind = 'vm' THEN {IMAGE_IDLE_MS} ELSE {_DAY_MS} END"
+_IDLE_MS = f"CASE WHEN IFNULL(s.storage, 'auto') = 'auto' AND f.kind = 'vm' THEN {IMAGE_IDLE_MS} ELSE 0 END"
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
@@ -71,6 +79,32 @@ def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
     rows, more = _page_of_node(question, query, "own.doomed_at IS NOT NULL")
     replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=marked) for name, size, marked in rows]
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
+
+
+def list_storage(question: Question, query: ListReplicaStorage) -> StoragePage:
+    """Return how the replicas of a node are to be stored, by sha256.
+
+    A blob of several files is hot if one of them wants that, and otherwise waits for all of them.
+    """
+    held = question.db.execute(
+        "SELECT sha256 FROM blob_replicas WHERE node_id = ? AND sha256 > ? ORDER BY sha256 LIMIT ?",
+        (query.node_id, query.after, query.limit),
+    ).fetchall()
+    last = held[-1][0] if held else ""
+    rows = question.db.execute(
+        "SELECT r.sha256, b.size_bytes, MAX(IFNULL(s.storage, 'auto') = 'hot' OR f.kind = 'partial'),"
+        f" MAX(IFNULL(f.available_at_ms, f.created_at_ms) + {_REST_MS}), MAX({_IDLE_MS})"
+        " FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256 JOIN files f ON f.blob_sha256 = r.sha256"
+        " LEFT JOIN bucket_storage s ON s.bucket_id = f.bucket_id"
+        " WHERE r.node_id = ? AND r.sha256 > ? AND r.sha256 <= ? AND r.doomed_at IS NULL"
+        " AND b.size_bytes > ? GROUP BY r.sha256, b.size_bytes ORDER BY r.sha256",
+        (query.node_id, query.after, last, query.size_bytes_min),
+    ).fetchall()
+    replicas = [
+        ReplicaStorage(sha256=name, size_bytes=size, hot=bool(hot), cold_at_ms=at_ms, idle_ms=idle_ms)
+        for name, size, hot, at_ms, idle_ms in rows
+    ]
+    return StoragePage(replicas=replicas, last=last, more=len(held) == query.limit)
 
 
 def list_known(question: Question, query: KnownReplicas) -> list[KnownReplica]:

@@ -16,6 +16,7 @@ from metadata.model.jobs import (
     COMPARE,
     DRAIN,
     EXPIRE,
+    FREEZE,
     GC,
     JOBS,
     REBALANCE,
@@ -23,6 +24,7 @@ from metadata.model.jobs import (
     REPAIR,
     SCRUB,
     SNAPSHOT,
+    THAW,
     TRIM,
     JobKind,
 )
@@ -73,6 +75,8 @@ class CoordinatorJobs:
             Job(GC, partial(passes.gc, context), partial(passes.is_gc_due, context)),
             Job(SCRUB, partial(passes.scrub, context)),
             Job(COMPARE, partial(passes.compare, context)),
+            Job(FREEZE, partial(passes.freeze, context)),
+            Job(THAW, partial(passes.thaw, context)),
         )
         self._by_kind = {job.kind: job for job in self.all}
         odd = self._by_kind.keys() ^ {*JOBS}

@@ -1,7 +1,7 @@
-"""The jobs that are passes of the nodes: gc, scrub and compare.
+"""The jobs that are passes of the nodes: gc, scrub, compare, freeze and thaw.
 
-They delete blobs that no file uses (gc), read replicas to find damage (scrub), and compare the disks with the
-log (compare).
+They delete blobs that no file uses (gc), read replicas to find damage (scrub), compare the disks with the log
+(compare), and store replicas as chunks (freeze) or as whole files (thaw).
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from coordinator.reconcile.node_passes import HOW_TO_GO_ON, PassOrder, order_all
 from coordinator.rpc.node_client import Custody
 from metadata.model.records import DOWN
 from metadata.model.replica_records import Collected, NodeReplicas, ReplicaCounts
+from metadata.model.rules import REPLICAS_TURN_COLD, require
 from metadata.model.safety_limits import SAFETY_BLOBS_MAX, SAFETY_SHARE_MAX, SAFETY_WAIT_S, is_too_many
 from metadata.protocol.commands import Collect
 from metadata.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
@@ -74,6 +75,21 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
     The result: looked, missing, restored, unknown, quarantined, read_bytes, unheard, left.
     """
     await _order_named(context, progress, "compare")
+
+
+async def freeze(context: ReconcileContext, progress: StepProgress) -> None:
+    """Make nodes give every replica the form that its buckets want.
+
+    The result has the counts of the nodes (`node/custody/cold_storage.py`).
+    """
+    require(REPLICAS_TURN_COLD, context.store.rules())
+    await _order(context, progress, "freeze", _named(context, progress))
+
+
+async def thaw(context: ReconcileContext, progress: StepProgress) -> None:
+    """Make nodes store all replicas as whole files. The result has the counts of the nodes."""
+    require(REPLICAS_TURN_COLD, context.store.rules())
+    await _order(context, progress, "thaw", _named(context, progress))
 
 
 def is_gc_due(context: ReconcileContext) -> bool:

@@ -29,7 +29,7 @@ CONNECTIONS_MAX: Final = 16  # to one node: a hanging node uses none of the othe
 ANSWER_BYTES_MAX: Final = 65_536
 COUNTS_MAX: Final = 32
 
-Custody = Literal["collect", "compare", "scrub"]
+Custody = Literal["collect", "compare", "scrub", "freeze", "thaw"]
 CopyStanding = Literal["here", "absent", "running", "busy"]
 
 

@@ -222,6 +222,12 @@ CREATE INDEX IF NOT EXISTS buckets_by_owner ON buckets (owner_id, sequence);
 CREATE INDEX IF NOT EXISTS buckets_over_quota ON buckets (bucket_id)
     WHERE quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes;
 
+-- Buckets whose replicas are stored otherwise than `auto`: 'hot' or 'cold' (docs/cold.md).
+CREATE TABLE IF NOT EXISTS bucket_storage (
+    bucket_id  TEXT PRIMARY KEY REFERENCES buckets (bucket_id) ON DELETE CASCADE,
+    storage    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Who may do what on a bucket, and on every file in it.
 CREATE TABLE IF NOT EXISTS bucket_permissions (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list

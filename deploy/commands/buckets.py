@@ -29,6 +29,7 @@ _BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
     "files": lambda bucket: bucket.file_count,
     "used": lambda bucket: size(bucket.used_bytes),
     "quota": lambda bucket: size(bucket.quota_bytes) if bucket.quota_bytes else "none",
+    "storage": lambda bucket: bucket.storage,
     "owner": lambda bucket: bucket.owner_id,
 }
 _UPLOADS: Final[Mapping[str, Callable[[BucketUpload], object]]] = {
@@ -136,12 +137,17 @@ def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
     metavar="DAYS",
     help="For how many days a new file cannot be deleted; 0: not at all.",
 )
+@click.option(
+    "--storage",
+    type=click.Choice(("auto", "hot", "cold")),
+    help="Whole files (hot), chunks that files share (cold), or cold after a time (auto).",
+)
 @json_option
 @connection_options
 def set_bucket(connection: Connection, named: str, as_json: bool, **changes: Any) -> None:
-    """Change the name, the quota or the days of a bucket."""
+    """Change the name, the quota, the days or the storage of a bucket."""
     if all(value is None for value in changes.values()):
-        raise click.UsageError("Give --name, --quota, --trash-days or --protect-days.")
+        raise click.UsageError("Give --name, --quota, --trash-days, --protect-days or --storage.")
 
     async def work(client: AsyncClient) -> Bucket:
         found = await find_bucket(client, named)

@@ -154,6 +154,20 @@ COMPARE: Final = JobKind(
     ),
     takes=("node_id", "yes_really"),
 )
+FREEZE: Final = JobKind(
+    name="freeze",
+    description=(
+        "Makes nodes store replicas as compressed chunks, each chunk once per node (cold): backups and "
+        "project files after a day, images after 14 days without a read, or as their bucket says. "
+        "Replicas that are read often become whole files again."
+    ),
+    takes=("node_id",),
+)
+THAW: Final = JobKind(
+    name="thaw",
+    description="Makes nodes store all cold replicas as whole files again.",
+    takes=("node_id",),
+)
 JOBS: Final = tuple(kind for kind in list(vars().values()) if isinstance(kind, JobKind))
 _BY_NAME: Final = {job.name: job for job in JOBS}
 

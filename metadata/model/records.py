@@ -278,7 +278,8 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
 
     `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
     UploadRecord. `trash_days`, unset for the cluster's, and `protect_days`: as in UpdateBucket. `trash_files`
-    and `trash_bytes`: number and size of the files in its trash; unset for none.
+    and `trash_bytes`: number and size of the files in its trash; unset for none. `storage`: hot or cold;
+    unset for auto.
     """
 
     bucket_id: str
@@ -294,6 +295,7 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     protect_days: int | UnsetType = UNSET
     trash_files: int | UnsetType = UNSET
     trash_bytes: int | UnsetType = UNSET
+    storage: str | UnsetType = UNSET
 
 
 class BucketPage(Struct, frozen=True):

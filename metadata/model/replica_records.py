@@ -48,6 +48,27 @@ class ReplicaPage(Struct, frozen=True, kw_only=True):
     more: bool
 
 
+class ReplicaStorage(Struct, frozen=True, kw_only=True):
+    """The form that the log wants of a replica on its node.
+
+    `hot`: a whole file. Otherwise it turns cold from `cold_at_ms` on, once it was not read for `idle_ms`.
+    """
+
+    sha256: str
+    size_bytes: int
+    hot: bool
+    cold_at_ms: int
+    idle_ms: int = 0
+
+
+class StoragePage(Struct, frozen=True, kw_only=True):
+    """Replicas of one node in the order of their sha256, among those up to `last`."""
+
+    replicas: list[ReplicaStorage]
+    last: str
+    more: bool
+
+
 class KnownReplica(Struct, frozen=True, kw_only=True):
     """The log's view of a blob on one node.
 

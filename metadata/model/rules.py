@@ -40,6 +40,7 @@ INVITATIONS_ARE_MADE: Final = 6  # a link gives a user its first token, once
 FILES_GO_TO_TRASH: Final = 6  # a deleted file can be restored for some days
 FILES_ARE_PROTECTED: Final = 6  # a protected file is not deleted before a date
 SNAPSHOTS_HOLD_CONTENT: Final = 6  # content that a kept snapshot refers to stays on the disks
+REPLICAS_TURN_COLD: Final = 6  # on the disks of nodes; buckets say which (docs/cold.md)
 RULES: Final = 6  # the newest that this program knows
 
 # Digests of the state include these tables from that version on, in this order: coordinators that know only
@@ -64,6 +65,7 @@ TABLES_SINCE: Final = {
     "protected_files": FILES_ARE_PROTECTED,
     "kept_snapshots": SNAPSHOTS_HOLD_CONTENT,
     "held_blobs": SNAPSHOTS_HOLD_CONTENT,
+    "bucket_storage": REPLICAS_TURN_COLD,
     **{each.table: each.since for each in LATER},
 }
 

@@ -385,6 +385,19 @@ class ListReplicas(Query, frozen=True, kw_only=True, tag="list_replicas"):
     limit: PageLimit = LIST_LIMIT_MAX
 
 
+class ListReplicaStorage(Query, frozen=True, kw_only=True, tag="list_replica_storage"):
+    """For members only: a StoragePage of a node's replicas that files refer to, after the sha256 `after`.
+
+    Those of up to `size_bytes_min` bytes, and those marked for deletion, are left out. A page may be short of
+    its limit.
+    """
+
+    node_id: Text
+    size_bytes_min: Count = 0
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
 class KnownReplicas(Query, frozen=True, kw_only=True, tag="known_replicas"):
     """For members only: a list of KnownReplica, what the log says of these blobs on a node.
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ca.errors import Conflict
 from ca.identity import Identity, Role
@@ -48,6 +48,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     coordinators: list[CoordinatorRecord]
     zone: str = ""
     weight: int = 100
+    # There may be cold replicas, which an older release does not find: it does not start with this field.
+    thaw_before_downgrade: bool | UnsetType = UNSET
 
     @property
     def identity(self) -> Identity:
@@ -151,6 +153,12 @@ class NodeFiles:
                 f"{self.config} cannot be read: {error}. Restore it from a backup, or write it again, "
                 "following the example of another node."
             ) from error
+
+    def mark_cold(self, may_be: bool) -> None:
+        """Note in node.json whether there may be cold replicas. Blocks. Raises NotJoined, OSError."""
+        config = self.read_config()
+        if may_be != (config.thaw_before_downgrade is True):
+            self.write_config(msgspec.structs.replace(config, thaw_before_downgrade=may_be or UNSET))
 
     def write_config(self, config: NodeConfig) -> None:
         """Replace node.json. Joining writes it last: from then on the directory contains a node."""

@@ -1,12 +1,14 @@
 """The metrics of a node beyond its HTTP requests: bytes in and out, replicas, damage, free space."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ca.errors import Unavailable
+from node.packs.rows import PackFacts
 
 CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
 POISON: Final = "filestore_poison_items"
@@ -28,11 +30,12 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 while the node cannot continue with custody (of losses), collect, compare, scrub or packs.",
+            "1 while the node cannot continue with custody (of losses), collect, compare, scrub, packs, "
+            "freeze, thaw or chunks.",
             ["kind"],
             registry=registry,
         )
-        for kind in ("custody", "collect", "compare", "scrub", "packs"):
+        for kind in ("custody", "collect", "compare", "scrub", "packs", "freeze", "thaw", "chunks"):
             self._broken_off.labels(kind)
 
     def note_trouble(self, kind: str, error: Exception | None) -> None:
@@ -51,6 +54,28 @@ class CustodyStops:
     def kinds(self) -> list[str]:
         """Return the kinds that have stopped."""
         return sorted(self._kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class PackGauges:
+    """The metrics of one kind of packs (`node/custody/packing.py`)."""
+
+    packs: Gauge
+    records: Gauge
+    size: Gauge
+    given_back: Counter
+
+    def __post_init__(self) -> None:
+        """Show both states from the start, at zero."""
+        for state in ("live", "dead"):
+            self.size.labels(state)
+
+    def show(self, packs: Sequence[PackFacts]) -> None:
+        """Show these packs."""
+        self.packs.set(len(packs))
+        self.records.set(sum(pack.live_blobs for pack in packs))
+        self.size.labels("live").set(sum(pack.live_bytes for pack in packs))
+        self.size.labels("dead").set(sum(pack.dead_bytes for pack in packs))
 
 
 class NodeMetrics:
@@ -174,19 +199,47 @@ class NodeMetrics:
         )
 
     def _add_packs(self, registry: CollectorRegistry) -> None:
-        """Add the metrics of packs (`node/custody/packing.py`), as of their last check."""
-        self.packs = Gauge("filestore_packs", "Files that hold many small blobs.", registry=registry)
-        self.packed_blobs = Gauge("filestore_packed_blobs", "Small blobs in packs.", registry=registry)
-        self.packed_bytes = Gauge(
-            "filestore_packed_bytes",
-            "Bytes in packs: live (of blobs), or dead (deleted, until their pack is rewritten).",
-            ["state"],
-            registry=registry,
+        """Add the metrics of packs and of cold replicas, as of their last check."""
+        self.packs = PackGauges(
+            packs=Gauge("filestore_packs", "Files that hold many small blobs.", registry=registry),
+            records=Gauge("filestore_packed_blobs", "Small blobs in packs.", registry=registry),
+            size=Gauge(
+                "filestore_packed_bytes",
+                "Bytes in packs: live (of blobs), or dead (deleted, until their pack is rewritten).",
+                ["state"],
+                registry=registry,
+            ),
+            given_back=Counter(
+                "filestore_pack_bytes_given_back", "Bytes given back by rewriting packs.", registry=registry
+            ),
         )
-        for state in ("live", "dead"):
-            self.packed_bytes.labels(state)
-        self.pack_bytes_given_back = Counter(
-            "filestore_pack_bytes_given_back", "Bytes given back by rewriting packs.", registry=registry
+        self.chunks = PackGauges(
+            packs=Gauge("filestore_chunk_packs", "Files that hold chunks.", registry=registry),
+            records=Gauge("filestore_chunks", "Chunks of cold replicas, each once.", registry=registry),
+            size=Gauge(
+                "filestore_chunk_bytes",
+                "Bytes of chunks: live, or dead (deleted, until their pack is rewritten).",
+                ["state"],
+                registry=registry,
+            ),
+            given_back=Counter(
+                "filestore_chunk_bytes_given_back",
+                "Bytes given back by rewriting packs of chunks.",
+                registry=registry,
+            ),
+        )
+        self.cold_replicas = Gauge(
+            "filestore_cold_replicas", "Replicas that are stored as chunks.", registry=registry
+        )
+        self.cold_bytes = Gauge("filestore_cold_bytes", "Content of cold replicas.", registry=registry)
+        self.frozen_bytes = Counter(
+            "filestore_frozen_bytes", "Content of replicas that turned cold.", registry=registry
+        )
+        self.chunks_collected = Counter(
+            "filestore_chunks_collected", "Chunks deleted because no replica needs them.", registry=registry
+        )
+        self.chunks_repaired = Counter(
+            "filestore_chunks_repaired", "Damaged chunks fetched from another node.", registry=registry
         )
 
 

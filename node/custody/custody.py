@@ -2,7 +2,8 @@
 
 Only the first process of a node does this. It reports damaged or missing replicas each second, deletes those
 that the log has marked for deletion each minute, and compares the disk with the log every few hours; the
-latter two also when the leading coordinator orders them (`node/custody/orders.py`). Each is a separate loop,
+latter two also when the leading coordinator orders them (`node/custody/orders.py`), as it orders which
+replicas turn cold (`node/custody/cold_storage.py`). Each is a separate loop,
 as is reading everything to find damage (`node/custody/scrub.py`), so that none waits for the reads of
 another. The reports of a node to the log are nevertheless sent in order (`node/custody/reporter.py`).
 
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from node.custody.chunk_repair import ChunkRepair
+from node.custody.cold_storage import LOOK_S as CHUNKS_S
+from node.custody.cold_storage import ColdStorage
 from node.custody.collect import Dropping
 from node.custody.compare import Comparison
 from node.custody.context import CustodyContext, Pass
@@ -25,6 +29,7 @@ from node.custody.packing import Packing
 from node.custody.periodic import PeriodicWork, custody_work
 from node.custody.reporter import Reporter
 from node.custody.scrub import Scrubber
+from node.peer.client import PeerClient
 from runtime.background import run_all
 
 COLLECT_S: Final = 60.0
@@ -34,8 +39,14 @@ COMPARE_S: Final = 6 * 3600.0
 class Custody:
     """The replicas of one node. `run`, `scrubber.run` and `orphans.run` keep them until cancelled."""
 
-    def __init__(self, context: CustodyContext, state: Path) -> None:
-        """`state`: the file with the progress of scrubbing."""
+    def __init__(
+        self,
+        context: CustodyContext,
+        state: Path,
+        peers: PeerClient,
+        marks_cold: Callable[[bool], None] = lambda _may_be: None,
+    ) -> None:
+        """`state`: the file with the progress of scrubbing. `marks_cold`: see `ColdStorage`."""
         self._context = context
         self._reporter = Reporter(context.node_id, context.metadata)
         self._copies = DamagedCopies(context, self._reporter)
@@ -44,11 +55,14 @@ class Custody:
         self._comparison = Comparison(context, self._reporter, self._losses)
         self.scrubber = Scrubber(context, self._losses, state)
         self.orphans = Orphans(context)
-        self.packing = Packing(context)
+        self.packing = Packing(context, lambda: context.blobs.packed.store, context.metrics.packs)
+        self.cold = ColdStorage(context, ChunkRepair(context, peers), marks_cold)
         stops = context.metrics.custody_stops
         self.works = (
             PeriodicWork("compare", self.compare, COMPARE_S, stops),
             PeriodicWork("collect", self.collect, COLLECT_S, stops),
+            PeriodicWork("freeze", self.cold.freeze, None, stops),
+            PeriodicWork("thaw", self.cold.thaw, None, stops),
         )
         self.orders = {work.kind: work.orders for work in self.works} | {"scrub": self.scrubber.orders}
 
@@ -61,6 +75,7 @@ class Custody:
             custody_work("custody", self.settle_losses, stops),
             custody_work("copies", self._copies.report_new, stops),
             custody_work("packs", self.packing.do_due, stops, every_s=PACKS_S),
+            custody_work("chunks", self.cold.do_due, stops, every_s=CHUNKS_S),
         )
         try:
             await run_all(*beside, *(work.background for work in self.works))

@@ -11,12 +11,13 @@ it is deleted however full the disk is. The packs that wait for space are in `bl
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
+from node.base.metrics import PackGauges
 from node.custody.context import CustodyContext
 from node.packs.rows import PackFacts
-from node.packs.store import PACK_BYTES_MAX, is_mostly_dead
+from node.packs.store import PACK_BYTES_MAX, PackStore, is_mostly_dead
 
 LOOK_S: Final = 30.0
 SMALL_PACK_BYTES: Final = PACK_BYTES_MAX // 16
@@ -39,10 +40,10 @@ class BlockedPacks(NamedTuple):
 class Packing:
     """The packs of one node. `look` often, for ever."""
 
-    def __init__(self, context: CustodyContext) -> None:
+    def __init__(self, context: CustodyContext, opened: Callable[[], PackStore], gauges: PackGauges) -> None:
+        """`opened` returns the store, which may be opened by that; `gauges` show it."""
         self.blocked = BlockedPacks()
-        self._context = context
-        self._store = context.blobs.packed.store
+        self._context, self._opened, self._gauges = context, opened, gauges
         self._due_at_s = float("-inf")
 
     async def do_due(self) -> None:
@@ -56,41 +57,35 @@ class Packing:
     async def rewrite_due(self) -> int:
         """Bytes given back. Raises FilestoreError, OSError."""
         context, given_back = self._context, 0
-        await context.disk.run(self._store.seal_if_mostly_dead)
-        packs, blocked = await context.disk.run(self._store.index.packs), list[tuple[int, PackFacts]]()
-        purged = await context.disk.run(self._store.index.purged_packs)
+        store = await context.disk.run(self._opened)
+        await context.disk.run(store.seal_if_mostly_dead)
+        packs, blocked = await context.disk.run(store.index.packs), list[tuple[int, PackFacts]]()
+        purged = await context.disk.run(store.index.purged_packs)
         for pack in due_packs(packs, purged):
             room_bytes = await context.disk.run(context.blobs.room_bytes)
             if pack.live_blobs and pack.live_bytes >= room_bytes:
                 blocked.append((pack.live_bytes + 1 - room_bytes, pack))
                 continue
-            given_back += await self._rewrite(pack)
+            given_back += await self._rewrite(store, pack)
         self.blocked = BlockedPacks(
             sum(pack.dead_bytes for _, pack in blocked), min((wanted for wanted, _ in blocked), default=0)
         )
-        self._show(await context.disk.run(self._store.index.packs) if given_back else packs)
+        self._gauges.show(await context.disk.run(store.index.packs) if given_back else packs)
         return given_back
 
-    async def _rewrite(self, pack: PackFacts) -> int:
+    async def _rewrite(self, store: PackStore, pack: PackFacts) -> int:
         context, at, written_bytes = self._context, 0, 0
-        while step := await context.disk.run(self._store.copy_some, pack.number, at):
+        while step := await context.disk.run(store.copy_some, pack.number, at):
             at, copied_bytes = step
             written_bytes += copied_bytes
             await context.budget.take(2 * copied_bytes)  # read and written
-        dropped_bytes = await context.disk.run(self._store.drop_if_empty, pack.number)
+        dropped_bytes = await context.disk.run(store.drop_if_empty, pack.number)
         if not dropped_bytes:
             return 0  # a damaged record is still there, or a blob was restored
         given_back = max(dropped_bytes - written_bytes, 0)
-        context.metrics.pack_bytes_given_back.inc(given_back)
+        self._gauges.given_back.inc(given_back)
         _log.info("a pack was rewritten", extra={"copied_bytes": written_bytes, "given_back": given_back})
         return given_back
-
-    def _show(self, packs: Sequence[PackFacts]) -> None:
-        metrics = self._context.metrics
-        metrics.packs.set(len(packs))
-        metrics.packed_blobs.set(sum(pack.live_blobs for pack in packs))
-        metrics.packed_bytes.labels("live").set(sum(pack.live_bytes for pack in packs))
-        metrics.packed_bytes.labels("dead").set(sum(pack.dead_bytes for pack in packs))
 
 
 def due_packs(packs: Sequence[PackFacts], purged: Collection[int] = ()) -> list[PackFacts]:

@@ -17,6 +17,7 @@ from node.custody.orders import Order, Orders
 from runtime.background import Pause, Step, Work
 
 LOOK_S: Final = 2.0
+PAUSE_S_MAX: Final = 86_400.0
 TROUBLE_S: Final = 5.0  # before the next attempt if the log or the disk refuses
 
 _log = logging.getLogger(__name__)
@@ -44,11 +45,12 @@ def custody_work(
 
 
 class PeriodicWork:
-    """`kind`: collect or compare. `work`: one pass; raises Stopped, FilestoreError, OSError."""
+    """`kind`: the name of the work. `work`: one pass; raises Stopped, FilestoreError, OSError."""
 
     def __init__(
-        self, kind: str, work: Callable[[Pass], Awaitable[None]], period_s: float, stops: CustodyStops
+        self, kind: str, work: Callable[[Pass], Awaitable[None]], period_s: float | None, stops: CustodyStops
     ) -> None:
+        """Define the work; `period_s` None: only when it is ordered."""
         self.kind = kind
         self._work = work
         self._period_s = period_s
@@ -56,7 +58,7 @@ class PeriodicWork:
         event = asyncio.Event()
         self.orders = Orders(event.set)
         self.background = custody_work(kind, self.do_due, stops, event=event)
-        self._due_at_s = float("-inf")
+        self._due_at_s = float("-inf") if period_s is not None else float("inf")
 
     async def do_due(self) -> Pause:
         """Do what is due now; return when the next work is due. Raises FilestoreError, OSError."""
@@ -65,8 +67,8 @@ class PeriodicWork:
             await self._carry_out(order)
         if now_s >= self._due_at_s:
             await self._by_itself()
-            self._due_at_s = now_s + self._period_s
-        return Pause(max(0.0, self._due_at_s - asyncio.get_running_loop().time()))
+            self._due_at_s = now_s + (self._period_s or 0.0)
+        return Pause(min(max(0.0, self._due_at_s - asyncio.get_running_loop().time()), PAUSE_S_MAX))
 
     async def _carry_out(self, order: Order) -> None:
         order.run.counts.clear()

@@ -5,7 +5,7 @@ after its beginning. Its progress survives a restart. An order starts a cycle at
 an order during an ordered cycle is answered by that cycle. The page cache is bypassed, as its content says
 nothing about the medium. Segments are compared with their checksums, and the whole with its name.
 
-Before its first blob, a cycle compares the index of the packs with itself and with each pack, in both
+Before its first blob, a cycle compares each index of packs with itself and with each pack, in both
 directions. Each process does so once too, to find what a crash has left. A wrong index is rebuilt
 concurrently (`PackStore.heal`), and the cycle has a gap.
 
@@ -204,13 +204,17 @@ class Scrubber:
 
         False if something is wrong, or cannot be read.
         """
-        context, store = self._context, self._context.blobs.packed.store
+        context, chunks = self._context, self._context.blobs.cold.chunks
         with context.blobs.poison.skipping(PACKS, ""):
-            await context.disk.run_long(store.index.require_sound)
-            for pack in await context.disk.run(store.index.packs):
-                if self._is_superseded(order):
-                    return True
-                await context.budget.take(await context.disk.run(store.check_pack, pack))
+            stores = [context.blobs.packed.store]
+            if await context.disk.run(chunks.exists):
+                stores.append(await context.disk.run(lambda: chunks.packs))
+            for store in stores:
+                await context.disk.run_long(store.index.require_sound)
+                for pack in await context.disk.run(store.index.packs):
+                    if self._is_superseded(order):
+                        return True
+                    await context.budget.take(await context.disk.run(store.check_pack, pack))
             self._has_compared_packs = True
             return True
         self._has_compared_packs = True

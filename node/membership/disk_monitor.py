@@ -57,6 +57,7 @@ class DiskWatch:
         self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
         self.blocked_packs: Callable[[], tuple[int, int]] = lambda: (0, 0)  # the fields of `BlockedPacks`
+        self.cold_sizes: Callable[[], tuple[int, int]] = lambda: (0, 0)  # the fields of `ColdSizes`
         self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
         self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
         self.web_certificate_ends_ms: Callable[[], int] = lambda: 0  # no matter of the disk, but told with it
@@ -76,6 +77,7 @@ class DiskWatch:
         """For the coordinators; a disk that takes nothing has no room."""
         is_writable = self.is_writable()
         blocked_dead_bytes, blocked_wanted_bytes = self.blocked_packs()
+        cold_bytes, cold_stored_bytes = self.cold_sizes()
         return HeartbeatCall(
             self._free_bytes if is_writable else 0,
             self._total_bytes,
@@ -94,6 +96,8 @@ class DiskWatch:
             rules=RULES,
             blocked_dead_bytes=blocked_dead_bytes,
             blocked_wanted_bytes=blocked_wanted_bytes,
+            cold_bytes=cold_bytes,
+            cold_stored_bytes=cold_stored_bytes,
         )
 
     @property
@@ -156,8 +160,9 @@ class DiskWatch:
     def _measure(self) -> None:
         """Measure everything in one job of a thread, as each job wakes one."""
         blobs = self._blobs
-        self._has_index = blobs.packed.store.index.is_usable
+        self._has_index = blobs.are_indexes_usable()
         blobs.drop_changed()
+        blobs.reads.flush()
         for name in blobs.areas.remake(blobs.disk):
             _log.error("a directory of this node was removed, and is created again", extra={"area": name})
         self._free_bytes, self._total_bytes = blobs.free_bytes(), blobs.total_bytes()
@@ -187,9 +192,9 @@ class DiskWatch:
         )
 
     async def _heal(self) -> Pause | None:
-        """Rebuild the damaged index of the packs, concurrently with the checks, as it takes long."""
+        """Rebuild a damaged index of packs, concurrently with the checks, as it takes long."""
         try:
-            await self._disk.run(self._blobs.packed.heal)
+            await self._disk.run(self._blobs.heal)
         except IndexDamaged as error:  # other processes have yet to close it
             _TROUBLES.note(_NOT_REBUILT, reason_of(error))
             return Pause(LOOK_S)

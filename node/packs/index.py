@@ -76,9 +76,13 @@ class IndexDamaged(OSError):
 class PackIndex:
     """The tables, with a connection that writes and one that reads."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make them. Raises IndexDamaged, also where that was found before; OSError."""
+    def __init__(self, path: Path, *, notes_arrivals: bool = True) -> None:
+        """Open or make them. Raises IndexDamaged, also where that was found before; OSError.
+
+        `notes_arrivals`: a blob that is stored is unclaimed.
+        """
         self._path, self._mark = path, f"{path}{DAMAGED}"
+        self._notes_arrivals = notes_arrivals
         self._is_usable = True
         self._closing = threading.Event()
         self.require_usable()
@@ -162,6 +166,21 @@ class PackIndex:
         asked = "SELECT DISTINCT sha256, length FROM blobs WHERE sha256 > ? ORDER BY sha256 LIMIT ?"
         return self._read(checked, asked, sha256, limit)
 
+    def rows_from(self, start: bytes, stop: bytes, limit: int) -> list[PackedBlob]:
+        """Return the rows of the first blobs from `start` to `stop` (excluded), by their SHA-256.
+
+        All rows of a blob are in one answer if they are fewer than the limit: more than two are rare.
+        """
+
+        def in_order(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
+            key = lambda each: (each.sha256, each.place.pack, each.place.offset)  # noqa: E731
+            found = require_ascending(list(map(blob_of, rows)), key)
+            require(all(start <= each.sha256 < stop for each in found), "a blob outside of those asked for")
+            return found
+
+        asked = f"{_BLOBS} WHERE sha256 >= ? AND sha256 < ? ORDER BY sha256, pack, offset LIMIT ?"
+        return self._read(in_order, asked, start, stop, limit)
+
     def list_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
         """Return the valid blobs of a pack from `start` on, in its order: `limit` blobs, -1 for all."""
 
@@ -221,7 +240,7 @@ class PackIndex:
             for each in blobs:
                 _forget(db, db.execute(f"{_BLOBS} WHERE sha256 = ?", (each.sha256,)).fetchall())
                 _insert(db, number, each, at_ns)
-                db.execute(_UNCLAIMED, (each.sha256, at_ns))
+                self._note_arrival(db, each.sha256, at_ns)
             _count_indexed(db, number, stop)
 
     def add(self, number: int, blobs: Iterable[PackRecord], *, stop: int, at_ns: int) -> None:
@@ -230,22 +249,29 @@ class PackIndex:
             _know(db, number)
             for each in blobs:
                 _insert(db, number, each, at_ns)
-                db.execute(_UNCLAIMED, (each.sha256, at_ns))
+                self._note_arrival(db, each.sha256, at_ns)
             _count_indexed(db, number, stop)
 
     def affirm(self, sha256: bytes, at_ns: int) -> bool:
         """Record that a caller is about to rely on the blob; return False if it is not here."""
-        with self._changing() as db:
-            asked = "UPDATE blobs SET affirmed_at_ns = ? WHERE sha256 = ?"
-            return db.execute(asked, (at_ns, sha256)).rowcount > 0
+        return bool(self.affirm_all([sha256], at_ns))
 
-    def take_out(self, copies: Sequence[PackedBlob]) -> bool:
-        """Remove at once the blobs that were not affirmed since they were read; return whether any was."""
+    def affirm_all(self, sha256s: Iterable[bytes], at_ns: int) -> set[bytes]:
+        """Record that a caller is about to rely on these blobs; return those that are here.
+
+        The time of each differs from the one before, also if the clock does not move.
+        """
+        asked = "UPDATE blobs SET affirmed_at_ns = ?1 + (affirmed_at_ns = ?1) WHERE sha256 = ?2"
+        with self._changing() as db:
+            return {sha256 for sha256 in sha256s if db.execute(asked, (at_ns, sha256)).rowcount > 0}
+
+    def take_out(self, copies: Sequence[PackedBlob]) -> list[PackedBlob]:
+        """Remove at once the blobs that were not affirmed since they were read; return these."""
         asked = f"{_BLOBS} WHERE {_IS_THERE} AND affirmed_at_ns = ?"
         with self._changing() as db:
             places = [(each.sha256, *_place(each), each.affirmed_at_ns) for each in copies]
             rows = [row for place in places for row in db.execute(asked, place).fetchall()]
-            return bool(_forget(db, rows))
+            return _forget(db, rows)
 
     def move(self, number: int, moves: Sequence[tuple[PackedBlob, PackRecord]], *, stop: int) -> None:
         """Add new records of a pack up to `stop`, each replacing an older one of the same blob, in one step.
@@ -283,6 +309,10 @@ class PackIndex:
         with self._changing() as db:
             for table, column in of_pack:
                 db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))  # noqa: S608 - names of ours
+
+    def _note_arrival(self, db: sqlite3.Connection, sha256: bytes, at_ns: int) -> None:
+        if self._notes_arrivals:
+            db.execute(_UNCLAIMED, (sha256, at_ns))
 
     def _read(self, checked: Callable[[list[tuple[Any, ...]]], _T], statement: str, *values: object) -> _T:
         """Return what `checked` makes of the rows; it raises RowInvalid for rows that cannot be genuine."""

@@ -60,6 +60,14 @@ _STEP_BLOBS: Final = 256
 _log = logging.getLogger(__name__)
 
 
+Unpack = Callable[[PackedBlob, bytes], bytes | None]  # None: it is not the blob
+
+
+def named_content(found: PackedBlob, payload: bytes) -> bytes | None:
+    """Return the payload if it has its name: the row with its checksum may be that of another blob."""
+    return payload if hashlib.sha256(payload).digest() == found.sha256 else None
+
+
 class RecordDamaged(Exception):
     """No copy of a blob is what was written; `blob` is one of them. The text is its SHA-256."""
 
@@ -72,11 +80,24 @@ class PackStore:
     """The packs of one directory. One per process and directory."""
 
     def __init__(
-        self, directory: Path, *, disk: Disk | None = None, pack_bytes_max: int = PACK_BYTES_MAX
+        self,
+        directory: Path,
+        *,
+        disk: Disk | None = None,
+        pack_bytes_max: int = PACK_BYTES_MAX,
+        payload_bytes_max: int = BLOB_BYTES_MAX,
+        unpack: Unpack = named_content,
+        notes_arrivals: bool = True,
     ) -> None:
-        """Open them, and read what the index lacks. Raises OSError."""
+        """Open them, and read what the index lacks. Raises OSError.
+
+        `unpack` returns the content of a payload. `notes_arrivals`: blobs are unclaimed until the log is seen
+        to know them.
+        """
         self._disk = disk or Disk()
         self._pack_bytes_max = pack_bytes_max
+        self._payload_bytes_max, self._unpack = payload_bytes_max, unpack
+        self._notes_arrivals = notes_arrivals
         self._index_path = directory / INDEX
         directory.mkdir(mode=0o700, exist_ok=True)
         sync_directory(directory.parent)
@@ -130,11 +151,11 @@ class PackStore:
         self._directory = -1
 
     def put(self, blobs: Sequence[tuple[bytes, Octets]]) -> None:
-        """Store blobs, each with its SHA-256, under one sync. Raises OSError, and then none of them counts.
+        """Store payloads, each with a SHA-256, under one sync. Raises OSError, and then none of them counts.
 
         One that is there already is stored again, in place of what was there.
         """
-        assert all(len(content) <= BLOB_BYTES_MAX for _, content in blobs)
+        assert all(len(payload) <= self._payload_bytes_max for _, payload in blobs)
         self.index.require_usable()  # before waiting for a rebuilding, and before anything is written
         with self._appending:
             self.index.require_usable()  # it may have been rebuilt, or not, while this waited
@@ -233,8 +254,8 @@ class PackStore:
         batch = next(batches(self.index.list_pack(number, start=start, limit=_STEP_BLOBS), _STEP_BYTES), None)
         if batch is None:
             return None
-        contents = [(found, content) for found in batch if (content := self._content(found)) is not None]
-        return batch[-1].place.offset + 1, self._copy(contents) if contents else 0
+        payloads = [(found, payload) for found in batch if (payload := self._payload(found)) is not None]
+        return batch[-1].place.offset + 1, self._copy(payloads) if payloads else 0
 
     def drop_if_empty(self, number: int) -> int:
         """Remove a sealed pack in which no record counts; return its bytes, or 0 if it stays.
@@ -284,14 +305,14 @@ class PackStore:
         if any(is_mostly_dead(pack) for pack in self.index.packs() if pack.number == writer.number):
             self.seal()
 
-    def _copy(self, contents: Sequence[tuple[PackedBlob, bytes]]) -> int:
+    def _copy(self, payloads: Sequence[tuple[PackedBlob, bytes]]) -> int:
         """Append copies of blobs, and remove their old records; return the bytes written.
 
         A blob that another process removes in the meantime stays removed.
         """
         with self._appending:
-            writer, began, records = self._append([(found.sha256, content) for found, content in contents])
-            moves = list(zip([found for found, _ in contents], records, strict=True))
+            writer, began, records = self._append([(found.sha256, payload) for found, payload in payloads])
+            moves = list(zip([found for found, _ in payloads], records, strict=True))
             with self._indexing(writer):
                 self.index.move(writer.number, moves, stop=writer.durable_offset)
             return writer.durable_offset - began
@@ -358,18 +379,25 @@ class PackStore:
         self.index.seal(writer.number)
 
     def _content(self, found: PackedBlob) -> bytes | None:
-        """The bytes of a record; None where they are not the blob, or the pack is gone."""
+        """Return the content of a record; None if it is not the blob, or the pack is gone."""
+        payload = self._record(found)
+        return None if payload is None else self._unpack(found, payload)
+
+    def _payload(self, found: PackedBlob) -> bytes | None:
+        """Return the payload of a record, like `_content`."""
+        payload = self._record(found)
+        return payload if payload is not None and self._unpack(found, payload) is not None else None
+
+    def _record(self, found: PackedBlob) -> bytes | None:
+        """Return the payload of a record; None if it does not match the checksum in its row."""
         try:
-            content = payload_of(self.reader(found.place.pack).descriptor, record_of(found))
+            return payload_of(self.reader(found.place.pack).descriptor, record_of(found))
         except (FileNotFoundError, PackInvalid):
             return None
         except OSError as error:
             if error.errno in MEDIUM_ERRORS:
                 return None
             raise
-        # The checksum is that of the row, which may be of another blob.
-        is_it = content is not None and hashlib.sha256(content).digest() == found.sha256
-        return content if is_it else None
 
     def reader(self, number: int) -> PackReader:
         """A pack, open for reading. Raises PackInvalid, FileNotFoundError, OSError."""
@@ -408,7 +436,7 @@ class PackStore:
         return index
 
     def _caught_up(self, *, is_alone: bool) -> PackIndex:
-        index = PackIndex(self._index_path)
+        index = PackIndex(self._index_path, notes_arrivals=self._notes_arrivals)
         try:
             PackCatchUp(self._directory, index, self.reader, self._disk).run(is_alone=is_alone)
         except BaseException:

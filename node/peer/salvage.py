@@ -31,7 +31,6 @@ from node.storage.segments import (
     SegmentSums,
     SidecarInvalid,
     decode_sidecar,
-    read_segment,
     segment_digest,
     sidecar_bytes,
 )
@@ -183,7 +182,7 @@ def local_segment(blobs: BlobStore, sha256: str, index: int, digest: bytes) -> b
     """
     try:
         with blobs.open(sha256) as blob:
-            found = read_segment(blob.fd, index, blob.size_bytes)
+            found = blob.read_segment(index)
     except (BlobMissing, BlobDamaged):
         found = None
     if found is not None and segment_digest(found) == digest:

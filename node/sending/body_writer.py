@@ -128,7 +128,7 @@ class BodyWriter:
         Raises BlobDamaged; bytes up to the damage may have gone out by then, which `sent_bytes` shows.
         """
         origin = start - self.sent_bytes
-        by_sendfile = self._is_plain and stop - start > SMALL_BYTES
+        by_sendfile = self._is_plain and blob.fd >= 0 and stop - start > SMALL_BYTES
         sender: FileSender | None = None
         async with aclosing(sound_stops(disk, blob, start, stop)) as sound:
             async for until in sound:

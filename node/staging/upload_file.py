@@ -28,12 +28,12 @@ from node.diskio.writeback import FlushThreads, HeadStart
 from node.staging.resumed_hash import HashingUnfinished, PrefixHash
 from node.storage.blobs import BlobStore
 from node.storage.content_file import ContentFile, open_or_create
+from node.storage.pins import encode_finished
 from node.storage.segments import (
     SEGMENT_BYTES,
     Checkpoint,
     FinishedBlob,
     SegmentHasher,
-    encode_finished,
     md5_of,
 )
 
@@ -243,7 +243,7 @@ class UploadFile(ContentFile):
         if self.finished is None:
             return os.dup(self._data)
         with self._blobs.open(self.finished.sha256) as blob:
-            return os.dup(blob.fd)
+            return blob.whole_descriptor()
 
     def finish(self, expected_sha256: str | None = None) -> FinishedBlob:
         """Put the content into the blob store, durable; when repeated, also after a crash, return the same.

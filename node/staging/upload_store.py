@@ -41,12 +41,11 @@ from node.storage.blob_files import INCOMING
 from node.storage.blobs import BlobStore
 from node.storage.content_file import OPEN_FLAGS, open_content, open_or_create
 from node.storage.leftovers import AREA
+from node.storage.pins import FINISHED_BYTES, decode_finished
 from node.storage.segments import (
-    FINISHED_BYTES,
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
-    decode_finished,
 )
 from runtime.lifetime import descriptor_limit
 
@@ -177,7 +176,7 @@ class UploadStore:
             directory = opened.enter_context(self._directory(file_uuid))
             finished = _read_finished(file_uuid, directory, self.blobs)
             if finished is not None:
-                data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
+                data = opened.enter_context(self.blobs.open(finished.sha256)).whole_descriptor()
                 durable_offset = finished.size_bytes
             else:
                 data = os.open("data", READ_FLAGS, dir_fd=directory)

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_error
 from node.storage.blobs import BlobStore
-from node.storage.segments import SEGMENT_BYTES, OpenBlob
+from node.storage.segments import OpenBlob
 from runtime.lifetime import end_tasks
 from web.internals.tls import SLICE_BYTES
 
@@ -67,21 +67,21 @@ async def read_blob(
 async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> AsyncGenerator[int, None]:
     """Yield ascending positions: bytes from `start` to each may be sent. The last one is `stop`.
 
-    Meanwhile the next segment is checked, unless it is trusted. Close this generator before the blob. Raises
-    BlobDamaged.
+    Meanwhile the next bytes are checked, unless they are trusted. Close this generator before the blob.
+    Raises BlobDamaged.
     """
     if stop > blob.size_bytes:
         raise blob.damage_error(f"has {blob.size_bytes} bytes, but {stop} were requested")
     checking: asyncio.Task[None] | None = None
     try:
         while start < stop:
-            until = _segment_stop(start, stop)
+            until = blob.verified_stop(start, stop)
             if checking is not None:
                 await checking
             elif not blob.is_trusted(start, until):
                 await disk.run(blob.verify_range, start, until)
             checking = None
-            after = _segment_stop(until, stop)
+            after = blob.verified_stop(until, stop)
             if until < stop and not blob.is_trusted(until, after):
                 checking = asyncio.create_task(disk.run(blob.verify_range, until, after))
             yield until
@@ -92,17 +92,13 @@ async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) 
             _ = checking.cancelled() or checking.exception()
 
 
-def _segment_stop(start: int, stop: int) -> int:
-    return min((start // SEGMENT_BYTES + 1) * SEGMENT_BYTES, stop)
-
-
 async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes:
     """Read one to `size_bytes` bytes from `start`. Raises BlobDamaged if there are none."""
     try:
         if blob.is_cached(start, start + size_bytes):
-            piece = os.pread(blob.fd, size_bytes, start)
+            piece = blob.pread(size_bytes, start)
         else:
-            piece = await disk.run(os.pread, blob.fd, size_bytes, start)
+            piece = await disk.run(blob.pread, size_bytes, start)
     except OSError as error:
         raise blob.damage_error(f"cannot be read: {os.strerror(error.errno or 0)}") from error
     if not piece:

@@ -1,21 +1,25 @@
-"""Blob replicas on one disk: small ones in packs, others as files of their own.
+"""Blob replicas on one disk: small ones in packs, others as files of their own or as chunks (cold).
 
-Other modules need not know which of the two a blob is. A blob that arrived while the cluster had members of
-an older release is a file of any size, and stays one. All calls block.
+Other modules need not know which of these a blob is. A blob that arrived while the cluster had members of an
+older release is a file of any size. If a blob has a file, its cold form is not read. All calls block.
 """
 
 import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from ca.errors import ChecksumMismatch, FilestoreError, Internal
+from node.cold.manifests import COLD
+from node.cold.reads import ReadLog
 from node.diskio.durable import Disk, Octets, write_all
 from node.diskio.fs import read_whole, storage_error, storage_errors, unlink
 from node.packs.rows import PackedBlob
 from node.packs.store import BLOB_BYTES_MAX
-from node.storage.blob_files import PACKS, BlobFiles, require_sha256
+from node.storage.blob_files import PACKS, SIDECAR, BlobFiles, require_sha256
+from node.storage.cold_blobs import ColdBlobs
 from node.storage.content_file import ContentFile
 from node.storage.packed_blobs import PackedBlobs, damage_error, identity_of
 from node.storage.segments import (
@@ -111,10 +115,14 @@ class BlobStore(BlobFiles):
         """Open the store; see `BlobFiles`. Raises OSError."""
         super().__init__(directory, disk=disk, trusted=trusted, maker=maker, is_leftover=is_leftover)
         self.packed = PackedBlobs(directory, self.disk, self.trusted)
+        self.cold = ColdBlobs(directory, self)
         self.unclaimed = UnclaimedBlobs(self.unclaimed_directory, self.packed)
+        self.reads = ReadLog(self.areas, maker)
+        self.opened.asked = self.reads.note
 
     def close(self) -> None:
         """Close the store; blobs that were handed out stay readable."""
+        self.cold.close()
         super().close()
         self.packed.close()
 
@@ -135,11 +143,18 @@ class BlobStore(BlobFiles):
         if blob is not None and self.out_of_service.covers_packed(sha256, blob.identity()):
             blob.close()
             blob = None
-        return super().open(sha256) if blob is None else blob
+        return self._open_unpacked(sha256) if blob is None else blob
 
     def has_name(self, sha256: str) -> bool:
-        """Return whether a pack or a file has the name of the blob. Raises FilestoreError."""
-        return self._packed(sha256) is not None or super().has_name(sha256)
+        """Return whether a pack, a file or a manifest has the name of the blob. Raises FilestoreError."""
+        if self._packed(sha256) is not None or self.has_file(sha256):
+            return True
+        with storage_errors():
+            return self.cold.has_name(sha256)
+
+    def has_file(self, sha256: str) -> bool:
+        """Return whether a file has the name of the blob. Raises FilestoreError."""
+        return super().has_name(sha256)
 
     def has(self, sha256: str) -> bool:
         """Return whether the blob is here, without reading any of it. Raises FilestoreError."""
@@ -170,7 +185,7 @@ class BlobStore(BlobFiles):
     def iterate(self) -> Iterator[str]:
         """Yield the names of all blobs, ascending, each once."""
         latest = ""
-        for sha256 in heapq.merge(super().iterate(), self._packed_names()):
+        for sha256 in heapq.merge(super().iterate(), self._packed_names(), self._cold_names()):
             if sha256 != latest:
                 yield sha256
             latest = sha256
@@ -184,9 +199,14 @@ class BlobStore(BlobFiles):
             except OSError as error:
                 raise storage_error(error) from error
             self.forget(sha256)
-            if not removed or not super().has_name(sha256):
-                return removed
-        return super().delete(sha256, unless=unless) or removed
+            if not removed:
+                return False
+        removed |= super().delete(sha256, unless=unless)
+        with storage_errors():
+            was_removed = removed
+            removed |= self.cold.remove(sha256, unless=lambda: not was_removed and unless())
+        self.forget(sha256)
+        return removed
 
     def note_purged(self, sha256: str) -> None:
         """Have the pack of a blob rewritten soon after its deletion, so that its bytes do not stay there."""
@@ -199,7 +219,9 @@ class BlobStore(BlobFiles):
         """Keep the blob for a while, as `BlobFiles.affirm` does."""
         require_sha256(sha256)
         try:
-            return self.packed.affirm(sha256) or super().affirm(sha256)
+            if self.packed.affirm(sha256) or super().affirm(sha256) or self.cold.affirm(sha256):
+                return True
+            return super().affirm(sha256)  # a cold blob may have become a file meanwhile
         except OSError as error:
             raise storage_error(error) from error
 
@@ -209,18 +231,51 @@ class BlobStore(BlobFiles):
         Raises BlobMissing.
         """
         found = self._packed(sha256)
-        return super().affirmed_at_s(sha256) if found is None else found.affirmed_at_ns / 1e9
+        if found is not None:
+            return found.affirmed_at_ns / 1e9
+        cold = self._cold_identity(sha256)
+        return super().affirmed_at_s(sha256) if cold is None else cold[1] / 1e9
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
         """Return a mark that changes when the blob arrives again or is affirmed; None if it is missing."""
         found = self._packed(sha256)
-        return super().mark(sha256) if found is None else (found.place.offset, found.affirmed_at_ns)
+        if found is not None:
+            return found.place.offset, found.affirmed_at_ns
+        cold = self._cold_identity(sha256)
+        return super().mark(sha256) if cold is None else (cold[0][1], cold[1])
 
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
         """Return the identity of the blob, as `BlobFiles.identity` does."""
         found = self.packed.find(sha256)
-        # A record is written only once.
-        return super().identity(sha256) if found is None else (identity_of(found), 0)
+        if found is not None:
+            return identity_of(found), 0  # a record is written only once
+        try:
+            return super().identity(sha256)
+        except FileNotFoundError:
+            return self.cold.identity(sha256)
+
+    def open_file(self, sha256: str) -> OpenBlob:
+        """Open a blob that is a file. Raises as `open` does."""
+        return super().open(sha256)
+
+    def replace_by_cold(self, sha256: str, *, file: tuple[int, int], manifest: tuple[int, int]) -> bool:
+        """Remove the file of a blob whose cold form is in place and proved; durable on return.
+
+        Return False if it is another file, or another manifest, than these (device and inode): the content
+        arrived again, or was deleted. Raises FilestoreError.
+        """
+        with storage_errors(), suppress(FileNotFoundError), self.placing, self.leaf(sha256) as leaf:
+            identity, _ = self.cold.identity(sha256)
+            if identity != manifest or super().identity(sha256)[0] != file:
+                return False
+            affirmed_at_ns = os.stat(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False).st_mtime_ns
+            self.cold.manifests.touch(sha256, affirmed_at_ns)
+            unlink(sha256, parent=leaf)
+            unlink(sha256 + SIDECAR, parent=leaf)
+            self.forget(sha256)
+            self.syncs.sync(self.disk, leaf, sha256[:4])
+            return True
+        return False
 
     def receive(self, expected_sha256: str, size_bytes: int) -> IncomingBlob:
         """Begin to receive content of known name and size, such as a replica from a peer."""
@@ -236,6 +291,7 @@ class BlobStore(BlobFiles):
             super().install(blob, sums, source=source, parent=parent)
             if blob.size_bytes <= BLOB_BYTES_MAX:  # in place of a packed blob, which may be damaged
                 self.packed.remove(blob.sha256, unless=lambda: False)
+            self.cold.remove(blob.sha256, unless=lambda: not self.has_file(blob.sha256))
             return
         content = read_whole(source, parent=parent, bytes_max=blob.size_bytes)
         if len(content) != blob.size_bytes or (content and segment_digest(content) != sums.digests):
@@ -264,13 +320,29 @@ class BlobStore(BlobFiles):
         if self.packed.find(sha256) is None:
             super().sync_placement(sha256)
 
+    def _cold_identity(self, sha256: str) -> tuple[tuple[int, int], int] | None:
+        """Return the identity of a cold blob; None if the blob has a file. Raises FilestoreError."""
+        with storage_errors(), suppress(FileNotFoundError):
+            if not self.has_file(sha256):
+                return self.cold.identity(sha256)
+        return None
+
+    def _open_unpacked(self, sha256: str) -> OpenBlob:
+        """Open a file or a cold blob, as `open` does."""
+        try:
+            return super().open(sha256)
+        except BlobMissing:
+            with storage_errors(), suppress(BlobMissing):
+                return self.cold.open(sha256)
+            return super().open(sha256)  # a cold blob may have become a file meanwhile
+
     def _open_file(self, sha256: str, failure: FilestoreError) -> OpenBlob:
         """Open a blob that is a file, while the index of the packs is unusable.
 
         Raises `failure` if there is none.
         """
         try:
-            return super().open(sha256)
+            return self._open_unpacked(sha256)
         except BlobMissing:
             raise failure from None
 
@@ -293,12 +365,32 @@ class BlobStore(BlobFiles):
         if self.poison.names(PACKS):
             for _ in self._packed_names():
                 pass
+        if self.poison.names(COLD):
+            for _ in self._cold_names():
+                pass
+
+    def are_indexes_usable(self) -> bool:
+        """Return whether no index of packs was found damaged."""
+        chunks = self.cold.chunks.opened
+        return self.packed.store.index.is_usable and (chunks is None or chunks.index.is_usable)
+
+    def heal(self) -> bool:
+        """Rebuild the damaged indexes like `PackStore.heal`; return whether any was. Raises OSError."""
+        chunks = self.cold.chunks.opened
+        is_healed = chunks is not None and chunks.heal()
+        return self.packed.heal() or is_healed
 
     def drop_changed(self) -> None:
         """Close blobs that are kept open and that another process has deleted. Raises OSError."""
         self.opened.drop_changed()
         self.packed.drop_gone()
+        if (chunks := self.cold.chunks.opened) is not None:
+            chunks.drop_gone()
 
     def _packed_names(self) -> Iterator[str]:
         with self.poison.skipping(PACKS, ""):
             yield from self.packed.names()
+
+    def _cold_names(self) -> Iterator[str]:
+        with self.poison.skipping(COLD, ""):
+            yield from self.cold.manifests.names()

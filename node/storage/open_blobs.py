@@ -14,6 +14,7 @@ any thread.
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.packs.store import BLOB_BYTES_MAX
@@ -66,6 +67,7 @@ class OpenBlobs:
         self._lock = threading.Lock()
         self._cached: OrderedDict[str, _CachedBlob] = OrderedDict()
         self._forgotten = 0
+        self.asked: Callable[[str], None] = lambda _sha256: None  # is called with each name that is read
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -77,6 +79,7 @@ class OpenBlobs:
 
     def take(self, sha256: str) -> OpenBlob | None:
         """Return another descriptor of a kept blob, or None. Does no disk I/O. Raises OSError."""
+        self.asked(sha256)
         with self._lock:
             cached = self._cached.get(sha256)
             if cached is None:
@@ -107,6 +110,7 @@ class OpenBlobs:
             self._cached.move_to_end(sha256)
             if not cached.blob.is_trusted(start, stop, identity=cached.identity):
                 return b""
+            self.asked(sha256)
             if cached.content:
                 return cached.content[start:stop]
             piece = cached.blob.read_cached(start, stop - start)
@@ -126,7 +130,7 @@ class OpenBlobs:
             state = blob.state()
             if state is None:  # the file has no name any more
                 return
-            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), FileIdentity.of(blob.fd), state)
+            self._cached[blob.sha256] = _CachedBlob(blob.duplicate(), blob.file_identity(), state)
             if len(self._cached) > self._blobs_max:
                 self._drop(next(iter(self._cached)))
 

@@ -169,7 +169,7 @@ class PackedBlobs:
 
         Raises OSError.
         """
-        return self.store.index.take_out([found])
+        return bool(self.store.index.take_out([found]))
 
     def read_damaged(self, found: PackedBlob) -> bytes:
         """Return the bytes in its place like `PackStore.read_damaged`. Raises OSError."""

@@ -9,15 +9,20 @@ the blob, because it records since when the replica is gone.
 """
 
 import os
+import struct
 from contextlib import suppress
 from typing import Final
 
+from node.diskio.durable import CRC_BYTES, with_crc, without_crc
 from node.diskio.fs import opened_directory, read_whole
 from node.storage.blobs import BlobStore
 from node.storage.leftovers import AREA
-from node.storage.segments import FINISHED_BYTES, BlobMissing, decode_finished
+from node.storage.segments import BlobMissing, FinishedBlob
 
 FINISHED: Final = "finished"  # in the directory of an upload
+_RECORD: Final = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
+_MAGIC: Final = b"FSTDONE\0"
+FINISHED_BYTES: Final = _RECORD.size + CRC_BYTES
 PIN_S: Final = 600.0  # from the answer that a copy is here to the change that says so
 
 
@@ -50,3 +55,21 @@ def finished_blobs(blobs: BlobStore) -> frozenset[str]:
             if finished is not None:
                 found.add(finished.sha256)
     return frozenset(found)
+
+
+def encode_finished(blob: FinishedBlob, file_uuid: str) -> bytes:
+    """Return the record of the blob that this upload became, FINISHED_BYTES long."""
+    packed = _RECORD.pack(_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes)
+    return with_crc(packed, of=file_uuid)
+
+
+def decode_finished(raw: bytes, file_uuid: str) -> FinishedBlob | None:
+    """Return the blob that this upload became, or None if the record is damaged or that of another upload.
+
+    until 0.3.0: records of 0.1.0 do not say whose they are.
+    """
+    body = (without_crc(raw, of=file_uuid) or without_crc(raw)) if len(raw) == FINISHED_BYTES else None
+    if body is None or body[:8] != _MAGIC:
+        return None
+    _, digest, size_bytes = _RECORD.unpack(body)
+    return FinishedBlob(digest.hex(), size_bytes)

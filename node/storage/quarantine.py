@@ -9,12 +9,13 @@ block: they belong into worker threads, and may come from several at once.
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, Self
 
 from metadata.model.identifiers import is_sha256
 from node.base.spans import Coverage, Span
+from node.diskio.durable import write_all
 from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
 from node.packs.rows import PackedBlob
 from node.storage.blob_files import SIDECAR, require_sha256
@@ -24,6 +25,7 @@ from node.storage.segments import (
     DIGEST_BYTES,
     SEGMENT_BYTES,
     BlobDamaged,
+    BlobMissing,
     FinishedBlob,
     SegmentSums,
     SidecarInvalid,
@@ -70,6 +72,8 @@ class Quarantine:
                     return False
                 if self._take_packed(found, damage):
                     return True  # otherwise the blob arrived again meanwhile, or was affirmed
+            if not self._blobs.has_file(sha256) and self._blobs.cold.has_name(sha256):
+                return self._take_cold(sha256, damage, unless)
             with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
                 try:
                     facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
@@ -185,6 +189,49 @@ class Quarantine:
                 self._remove(sha256)
             return False
 
+    def _take_cold(self, sha256: str, damage: BlobDamaged | None, unless: Callable[[], bool]) -> bool:
+        """Write the content of a cold blob as a file, with zeros for damaged chunks, and remove its manifest.
+
+        Nothing is written if the manifest is damaged. Raises OSError, FilestoreError.
+        """
+        blobs, cold = self._blobs, self._blobs.cold
+        identity = cold.identity(sha256)
+        if damage is not None and damage.file not in (None, identity[0]):
+            return False
+
+        def stays() -> bool:
+            return unless() or cold.identity(sha256) != identity
+
+        try:
+            with cold.open(sha256) as blob:
+                if unless():
+                    return False
+                blobs.require_room(blob.size_bytes)
+                name, descriptor = blobs.create_incoming()
+                try:
+                    _write(blobs, descriptor, blob.salvage())
+                    with blobs.incoming(encode_sidecar(blob.sums)) as sidecar, blobs.placing:
+                        self._remove(sha256)
+                        source, target = blobs.uploads_directory, self._directory
+                        os.rename(name, sha256, src_dir_fd=source, dst_dir_fd=target)
+                        os.rename(sidecar, sha256 + SIDECAR, src_dir_fd=source, dst_dir_fd=target)
+                        blobs.syncs.sync(blobs.disk, target, _NAME)
+                except BaseException:
+                    blobs.leftovers.remove(name)
+                    raise
+                finally:
+                    os.close(descriptor)
+                is_gone = cold.remove(sha256, unless=stays)
+        except BlobDamaged:
+            is_gone = cold.remove(sha256, unless=stays)
+        except BlobMissing:
+            return False
+        if is_gone:
+            blobs.forget(sha256)
+        else:
+            self.purge(sha256)
+        return is_gone
+
     def _forget_packed(self, found: PackedBlob) -> bool:
         is_gone = self._blobs.packed.remove_copy(found)
         if is_gone:
@@ -246,6 +293,15 @@ class Quarantine:
         except FileNotFoundError:
             return False
         return True
+
+
+def _write(blobs: BlobStore, descriptor: int, pieces: Iterator[bytes]) -> None:
+    """Write content into a file, and seal it. Raises OSError, FilestoreError."""
+    at = 0
+    for piece in pieces:
+        write_all(blobs.disk, descriptor, piece, at)
+        at += len(piece)
+    blobs.seal(descriptor)
 
 
 def _sums(sha256: str, directory: int) -> SegmentSums | None:

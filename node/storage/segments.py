@@ -32,9 +32,6 @@ VERSION = 1
 
 _MAGIC = b"FSTSUMS\0"
 _HEADER = struct.Struct("<8sIIQ")  # magic, version, segment size, size of the blob, all in bytes
-_FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
-_FINISHED_MAGIC = b"FSTDONE\0"
-FINISHED_BYTES = _FINISHED.size + CRC_BYTES
 _TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
 _NAME = -1  # in place of a segment's number: the whole content matches its name
 
@@ -52,7 +49,8 @@ class BlobDamaged(Exception):
 
     `file` is the (device, inode) of the damaged file, or the (pack, offset) of the record; None if it could
     not be opened. `segment` is the segment that does not match its checksum; None for another fault.
-    `is_other_content`: all segments match, but the whole does not match the name.
+    `is_other_content`: all segments match, but the whole does not match the name. `chunk` of a cold
+    blob: the id of a damaged or missing chunk; b"" for another fault.
     """
 
     def __init__(
@@ -63,6 +61,7 @@ class BlobDamaged(Exception):
         file: tuple[int, int] | None = None,
         segment: int | None = None,
         is_other_content: bool = False,
+        chunk: bytes = b"",
     ) -> None:
         super().__init__(f"{sha256}: {why}")
         self.sha256 = sha256
@@ -70,6 +69,7 @@ class BlobDamaged(Exception):
         self.file = file
         self.segment = segment
         self.is_other_content = is_other_content
+        self.chunk = chunk
 
 
 class SidecarInvalid(Exception):
@@ -241,24 +241,6 @@ def decode_sidecar_alone(raw: bytes) -> SegmentSums:
     return decode_sidecar(raw, size_bytes)
 
 
-def encode_finished(blob: FinishedBlob, file_uuid: str) -> bytes:
-    """Return the record of the blob that this upload became, FINISHED_BYTES long."""
-    packed = _FINISHED.pack(_FINISHED_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes)
-    return with_crc(packed, of=file_uuid)
-
-
-def decode_finished(raw: bytes, file_uuid: str) -> FinishedBlob | None:
-    """Return the blob that this upload became, or None if the record is damaged or that of another upload.
-
-    until 0.3.0: records of 0.1.0 do not say whose they are.
-    """
-    body = (without_crc(raw, of=file_uuid) or without_crc(raw)) if len(raw) == FINISHED_BYTES else None
-    if body is None or body[:8] != _FINISHED_MAGIC:
-        return None
-    _, digest, size_bytes = _FINISHED.unpack(body)
-    return FinishedBlob(digest.hex(), size_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class WholeRead:
     """The state of a blob while all of it is read."""
@@ -292,7 +274,7 @@ def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
 
 
 class OpenBlob:
-    """A blob open for reading; `fd` belongs to this object, and is for pread and sendfile only."""
+    """A blob open for reading; `fd` belongs to this object, for sendfile only; -1 if it has no file."""
 
     def __init__(self, *, fd: int, sha256: str, sums: SegmentSums, trusted: TrustedSegments) -> None:
         self.fd = fd
@@ -323,6 +305,18 @@ class OpenBlob:
         """Return whether these bytes can probably be read without waiting for the disk."""
         return is_cached(self.fd, start, stop)
 
+    def pread(self, size_bytes: int, start: int) -> bytes:
+        """Return one to `size_bytes` bytes from `start`; none at the end. May block. Raises OSError."""
+        return os.pread(self.fd, size_bytes, start)
+
+    def read_segment(self, index: int) -> bytes | None:
+        """Return a segment unverified, like the function `read_segment`."""
+        return read_segment(self.fd, index, self.size_bytes)
+
+    def whole_descriptor(self) -> int:
+        """Return a descriptor of the content, for pread; the caller closes it. Blocks. Raises OSError."""
+        return os.dup(self.fd)
+
     def read_cached(self, start: int, size_bytes: int) -> bytes:
         """Return these bytes if `is_cached` says so, otherwise b"". For few bytes at a time."""
         return read_cached(self.fd, start, size_bytes)
@@ -331,6 +325,10 @@ class OpenBlob:
         """Fill the buffer from `start` on as far as possible without waiting; return how many bytes."""
         return read_now(self.fd, start, buffer)
 
+    def verified_stop(self, start: int, stop: int) -> int:
+        """Return how far a reader should have bytes verified at once, from `start` on, at most to `stop`."""
+        return min((start // SEGMENT_BYTES + 1) * SEGMENT_BYTES, stop)
+
     def segment_range(self, index: int) -> tuple[int, int]:
         """Return the beginning and the end (excluded) of a segment."""
         start = index * SEGMENT_BYTES
@@ -338,7 +336,7 @@ class OpenBlob:
 
     def begin(self) -> WholeRead:
         """Begin to read all of the blob: every segment by `verify_segment`, then `require_name`."""
-        return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
+        return WholeRead(self.file_identity(), time.time_ns(), hashlib.sha256())
 
     def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
         """Read segment `index` and compare it; return False also if the medium fails.
@@ -400,7 +398,7 @@ class OpenBlob:
 
     def has_its_name(self) -> bool:
         """Return whether the unchanged file was found to match its name within TRUSTED_S."""
-        return self._trusted.contains(self.sha256, _NAME, FileIdentity.of(self.fd))
+        return self._trusted.contains(self.sha256, _NAME, self.file_identity())
 
     def verify_range(self, start: int, stop: int) -> None:
         """Verify that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.
@@ -410,7 +408,7 @@ class OpenBlob:
         """
         assert 0 <= start <= stop <= self.size_bytes
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
-            at_ns, identity = time.time_ns(), FileIdentity.of(self.fd)
+            at_ns, identity = time.time_ns(), self.file_identity()
             if self._trusted.contains(self.sha256, index, identity):
                 continue
             self.require_segment(index)
@@ -439,7 +437,7 @@ class OpenBlob:
 
         `identity`: the present identity of the file, if the caller just read it.
         """
-        found = identity or FileIdentity.of(self.fd)
+        found = identity or self.file_identity()
         if 0 <= start < stop <= SEGMENT_BYTES:
             return self._trusted.contains(self.sha256, 0, found)
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
@@ -459,6 +457,10 @@ class OpenBlob:
         return BlobDamaged(
             self.sha256, why, file=self.identity(), segment=segment, is_other_content=is_other_content
         )
+
+    def file_identity(self) -> FileIdentity:
+        """Return the state of the file, on which trust in what was read depends. Raises OSError."""
+        return FileIdentity.of(self.fd)
 
     def identity(self) -> tuple[int, int]:
         """Return its identity: device and inode."""
@@ -484,7 +486,8 @@ def md5_of(blob: OpenBlob) -> str:
     """Return the MD5 of all of it, 32 lower-case hexadecimal digits. Blocks. Raises BlobDamaged, Internal."""
     hasher = SegmentHasher(with_md5=True)
     try:
-        hasher.update_from(blob.fd, blob.size_bytes)
+        with open(blob.whole_descriptor(), "rb", buffering=0) as file:
+            hasher.update_from(file.fileno(), blob.size_bytes)
     except EOFError as error:
         raise blob.damage_error("is shorter than it was") from error
     except OSError as error:

@@ -186,8 +186,11 @@ async def _manifest_of(
 
 
 def _manifest(services: NodeServices, finished: FinishedBlob) -> Manifest:
-    with services.blobs.open(finished.sha256) as blob:
-        return read_manifest(blob.fd, blob.size_bytes)
+    with (
+        services.blobs.open(finished.sha256) as blob,
+        open(blob.whole_descriptor(), "rb", buffering=0) as file,
+    ):
+        return read_manifest(file.fileno(), blob.size_bytes)
 
 
 async def _record_stored(

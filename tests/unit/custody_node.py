@@ -27,6 +27,7 @@ from node.custody.context import CustodyContext, Pass
 from node.custody.custody import Custody
 from node.custody.scrub import Cycle
 from node.diskio.executor import DiskWorkers
+from node.peer.client import PeerClient
 from node.peer.rate_budget import Budget
 from node.storage.blob_files import SIDECAR
 from node.storage.blobs import BlobStore
@@ -138,7 +139,8 @@ class Keeper:
             Budget(),
             clock_s=lambda: time.time() + self.later_s,
         )
-        self.custody = Custody(self.context, self.directory / "scrub.json")
+        peers = PeerClient(ssl.create_default_context, self.log, self.context.view)
+        self.custody = Custody(self.context, self.directory / "scrub.json", peers)
 
     def end(self) -> None:
         """The process is gone; what it did to the disk stays."""

@@ -140,7 +140,7 @@ async def running_node(
         fetches=fetches,
         pulls=pulls,
         copies=copies,
-        custody=None if log is None else Custody(means, directory / "scrub.json"),
+        custody=None if log is None else Custody(means, directory / "scrub.json", peers),
     )
     await peers.start()
     app = peer_application(services)

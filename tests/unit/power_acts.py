@@ -40,6 +40,7 @@ from coordinator.storage.state_store import Store
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.instances import count_start
 from runtime import sqlite
+from tests.unit.node.cold import cold_acts
 from tests.unit.node.packs import pack_acts
 from tests.unit.node.storage import content_acts
 from tests.unit.peer_ports import CLUSTER
@@ -327,7 +328,12 @@ def find_content(root: Path, calls: Path) -> None:
     content_acts.find_content(root, note)
 
 
-_CONTENT = (use_packs, find_packs, receive_content, find_content)
+def use_cold(root: Path) -> None:
+    """Replicas of a node that turn cold, and hot again."""
+    cold_acts.use_cold(root, note)
+
+
+_CONTENT = (use_packs, find_packs, receive_content, find_content, use_cold)
 _STATES = (apply, copy, make, install, decide, start, rebuild_alone, rebuild_fetched, lose_log)
 ACTS: dict[str, Callable[..., None]] = {
     each.__name__: each for each in (*_STATES, *_CONTENT, killed, append, promise, shape, place, count)

@@ -5,13 +5,19 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
-from metadata.model.rules import ENDS_ARE_COUNTED, FILES_ARE_PROTECTED, FILES_GO_TO_TRASH
+from metadata.model.rules import (
+    ENDS_ARE_COUNTED,
+    FILES_ARE_PROTECTED,
+    FILES_GO_TO_TRASH,
+    REPLICAS_TURN_COLD,
+)
 from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
 Target = Literal["bucket", "file"]
 PermissionName = Literal["read", "write", "admin"]
 PrincipalType = Literal["user", "group", "role"]
+BucketStorage = Literal["auto", "hot", "cold"]
 
 
 class AdmitUser(Command, frozen=True, kw_only=True, tag="admit_user"):
@@ -76,15 +82,21 @@ class UpdateBucket(Command, frozen=True, kw_only=True, tag="update_bucket"):
     """Needs admin on the bucket. None leaves a field as it is. Replies with the BucketRecord.
 
     `unchanged_since_ms`: as in `UpdateFile`. `trash_days`: how long deleted files can be restored, 0 for not
-    at all; `protect_days`: how long each new file is protected, 0 for not at all; unset to keep them.
+    at all; `protect_days`: how long each new file is protected, 0 for not at all; `storage`: the form of its
+    replicas (docs/cold.md); unset to keep them.
     """
 
-    fields_since = {"trash_days": FILES_GO_TO_TRASH, "protect_days": FILES_ARE_PROTECTED}
+    fields_since = {
+        "trash_days": FILES_GO_TO_TRASH,
+        "protect_days": FILES_ARE_PROTECTED,
+        "storage": REPLICAS_TURN_COLD,
+    }
     proposed_by = NODES
     caller: Caller
     bucket_id: Text
     name: Text | None
     quota_bytes: Count | None
+    storage: BucketStorage | UnsetType = UNSET
     unchanged_since_ms: Instant | UnsetType = UNSET
     trash_days: Count | UnsetType = UNSET
     protect_days: Count | UnsetType = UNSET

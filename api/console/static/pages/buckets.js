@@ -24,13 +24,16 @@ export function Quota({ bucket, mayRead = true }) {
       tone=${share > 0.95 ? "bad" : share > 0.8 ? "warn" : "info"} /></span>`;
 }
 
+const STORAGE = [["auto", "cold after a time"], ["hot", "hot: whole files"], ["cold", "cold: chunks that files share"]];
+
 // Makes a bucket, or changes one: the record as it is then.
 export function edit(bucket) {
   return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
-    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota, trash, protect }) => {
+    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota, trash, protect, storage }) => {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
       if (!bucket) return api.post(path`buckets`, body);
       const days = { trash_days: trash === "" ? null : Number(trash), protect_days: Number(protect || 0) };
+      if (storage !== bucket.storage) body.storage = storage;
       return api.patch(bucketAt(bucket.bucket_id), { ...body, ...days });
     }}>
     <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
@@ -41,7 +44,9 @@ export function edit(bucket) {
         defaultValue=${bucket.trash_days ?? ""} /></label>
       <label>Days of protection<input name="protect" type="number" min="0" max="3660" placeholder="0: none" defaultValue=${bucket.protect_days || ""} /></label></div>
       <p class="quiet">A deleted file can be restored while it is in the trash. A new file cannot be deleted while it is protected,
-        not by its owner either.</p>`}</${FormDialog}>`);
+        not by its owner either.</p>`}
+    ${bucket && html`<label>Storage<select name="storage">${STORAGE.map(([value, text]) => html`
+      <option value=${value} selected=${value === bucket.storage}>${text}</option>`)}</select></label>`}</${FormDialog}>`);
 }
 
 export async function removeBucket(bucket) {

@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { confirm, FormDialog, show } from "./dialog.js";
 import { notify } from "./toast.js";
 
-const OF_A_NODE = ["drain", "scrub", "compare"];
+const OF_A_NODE = ["drain", "scrub", "compare", "freeze", "thaw"];
 const STOPS_TO_ASK = ["gc", "scrub", "compare"];
 
 // Asks what the job needs and begins it; then its run is shown. Resolves once that is so.

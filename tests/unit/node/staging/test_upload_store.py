@@ -14,7 +14,8 @@ from ca import errors
 from node.staging import upload_file as upload_module
 from node.staging import upload_store
 from node.storage.blobs import BlobStore
-from node.storage.segments import BlobDamaged, FinishedBlob, encode_finished
+from node.storage.pins import encode_finished
+from node.storage.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import (
     CONTENT,
     OTHER,
