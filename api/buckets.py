@@ -5,6 +5,7 @@ from typing import Final
 
 import uuid_utils
 from aiohttp import web
+from msgspec import UNSET
 
 from api.access import audited, authenticate
 from api.bodies.buckets import (
@@ -121,7 +122,7 @@ async def get(request: web.Request) -> web.Response:
 @OPERATIONS.add(
     f"PATCH {_BUCKET}",
     "update_bucket",
-    "Change a bucket's name or quota",
+    "Change a bucket's name, quota or storage",
     Answer("The bucket as it is now.", BucketBody, headers=OF_RECORD),
     body=UpdateBucketBody,
     headers=CONDITIONS,
@@ -138,6 +139,7 @@ async def update(request: web.Request) -> web.Response:
         bucket_id=bucket_id,
         name=None if body.name is None else check_label(body.name, "name"),
         quota_bytes=body.quota_bytes,
+        storage=UNSET if body.storage is None else body.storage,
         unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
     record = await request.app[API].metadata.propose(command, BucketRecord)

@@ -1,6 +1,6 @@
 """Bodies of `/api/v1/buckets`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -37,6 +37,18 @@ QuotaBytes = Annotated[
 ]
 
 
+Storage = Annotated[
+    Literal["auto", "hot", "cold"],
+    Meta(
+        description=(
+            "How nodes store the content: `hot` as whole files, `cold` as compressed chunks that files "
+            "share, `auto` cold after a time."
+        ),
+        examples=["auto"],
+    ),
+]
+
+
 class CreateBucketBody(Request, frozen=True, kw_only=True):
     """A bucket to create. The caller becomes its owner."""
 
@@ -49,6 +61,7 @@ class UpdateBucketBody(Request, frozen=True, kw_only=True):
 
     name: BucketName | None = None
     quota_bytes: QuotaBytes | None = None
+    storage: Storage | None = None
 
 
 class BucketBody(Struct, frozen=True, kw_only=True):
@@ -63,6 +76,7 @@ class BucketBody(Struct, frozen=True, kw_only=True):
         Amount,
         Meta(description="Bytes of the quota that are reserved for unfinished uploads.", examples=[524288]),
     ] = 0
+    storage: Storage = "auto"
     file_count: Annotated[Amount, Meta(description="Number of files, finished or not.", examples=[3])]
     created_at: CreatedAt
     updated_at: UpdatedAt

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 from unicodedata import normalize
 
 import msgspec
@@ -68,13 +68,19 @@ class Buckets(Resource):
         return None
 
     async def update(
-        self, bucket_id: str, *, name: str | None = None, quota_bytes: int | None = None, if_match: str = ""
+        self,
+        bucket_id: str,
+        *,
+        name: str | None = None,
+        quota_bytes: int | None = None,
+        storage: Literal["auto", "hot", "cold"] | None = None,
+        if_match: str = "",
     ) -> Bucket:
-        """Change the name or the quota. `if_match`: its expected `etag`.
+        """Change the name, the quota or the storage. `if_match`: its expected `etag`.
 
         Raises PreconditionFailed, Conflict if the name is in use.
         """
-        body = given(name=name, quota_bytes=quota_bytes)
+        body = given(name=name, quota_bytes=quota_bytes, storage=storage)
         headers = {"If-Match": if_match} if if_match else {}
         return await self._record("PATCH", bucket_id, body=body, headers=headers)
 

@@ -24,8 +24,9 @@ from metadata.protocol.queries import GetBucket, ListBuckets, ListBucketUploads
 
 _COLUMNS = (
     "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"
-    " reserved_bytes, sequence"
+    " reserved_bytes, (SELECT storage FROM bucket_storage s WHERE s.bucket_id = buckets.bucket_id), sequence"
 )
+AUTO = "auto"
 _OWNED = (
     "SELECT bucket_id FROM"
     " (SELECT bucket_id FROM buckets WHERE owner_id = ? AND sequence > ? ORDER BY sequence LIMIT ?)"
@@ -56,14 +57,15 @@ def create(change: Change, command: CreateBucket) -> BucketRecord:
 
 
 def update(change: Change, command: UpdateBucket) -> BucketRecord:
-    """Change name or quota; None leaves them. Needs admin. A quota below the used bytes only stops new files.
+    """Change name, quota or storage; None leaves them. Needs admin.
 
-    The default bucket keeps its name.
+    A quota below the used bytes only stops new files. The default bucket keeps its name.
     """
     bucket = require(change, command.caller, command.bucket_id, Level.ADMIN)
     name = bucket.name if command.name is None else command.name
     quota_bytes = bucket.quota_bytes if command.quota_bytes is None else command.quota_bytes
-    if (name, quota_bytes) == (bucket.name, bucket.quota_bytes):
+    storage = _storage(bucket) if command.storage is msgspec.UNSET else command.storage
+    if (name, quota_bytes, storage) == (bucket.name, bucket.quota_bytes, _storage(bucket)):
         states.require(bucket.updated_at_ms, command.unchanged_since_ms)
         return bucket
     if name != bucket.name:
@@ -75,6 +77,10 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
         f"UPDATE buckets SET name = ?, quota_bytes = ?, {states.NEXT} WHERE bucket_id = ?",
         (name, quota_bytes, change.at_ms, bucket.bucket_id),
     )
+    if storage != _storage(bucket):
+        change.db.execute("DELETE FROM bucket_storage WHERE bucket_id = ?", (bucket.bucket_id,))
+        if storage != AUTO:
+            change.db.execute("INSERT INTO bucket_storage VALUES (?, ?)", (bucket.bucket_id, storage))
     return _record(_row(change.db, bucket.bucket_id))
 
 
@@ -150,6 +156,10 @@ def _require_shown(question: Question, caller: Caller, bucket_id: str) -> Bucket
     return require(question, caller, bucket_id, level)
 
 
+def _storage(bucket: BucketRecord) -> str:
+    return AUTO if bucket.storage is msgspec.UNSET else bucket.storage
+
+
 def _check_name(db: sqlite3.Connection, bucket_id: str, name: str) -> None:
     """Raise Conflict if another bucket has the name."""
     taken = db.execute(
@@ -190,4 +200,5 @@ def _record(row: tuple[Any, ...]) -> BucketRecord:
         created_at_ms=row[6],
         updated_at_ms=row[7],
         reserved_bytes=row[8] or msgspec.UNSET,
+        storage=row[9] or msgspec.UNSET,
     )

@@ -82,13 +82,13 @@ async def freeze(context: ReconcileContext, progress: StepProgress) -> None:
 
     The result: looked, done, bytes, stored_bytes, thawed, unheard, left.
     """
-    require(REPLICAS_TURN_COLD, context.store.rules)
+    require(REPLICAS_TURN_COLD, context.store.rules())
     await _order_named(context, progress, "freeze")
 
 
 async def thaw(context: ReconcileContext, progress: StepProgress) -> None:
     """Make nodes store all replicas as whole files. The result: looked, done, bytes, unheard, left."""
-    require(REPLICAS_TURN_COLD, context.store.rules)
+    require(REPLICAS_TURN_COLD, context.store.rules())
     await _order(context, progress, "thaw", _named(context, progress))
 
 

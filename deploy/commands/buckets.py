@@ -1,7 +1,7 @@
 """`filestore bucket`, `grant` and `share`: where files lie, who may do what, and links for anybody."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import click
@@ -29,6 +29,7 @@ _BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
     "files": lambda bucket: bucket.file_count,
     "used": lambda bucket: size(bucket.used_bytes),
     "quota": lambda bucket: size(bucket.quota_bytes) if bucket.quota_bytes else "none",
+    "storage": lambda bucket: bucket.storage,
     "owner": lambda bucket: bucket.owner_id,
 }
 _UPLOADS: Final[Mapping[str, Callable[[BucketUpload], object]]] = {
@@ -124,19 +125,29 @@ def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
 @_bucket
 @click.option("--name", help="Another name.")
 @_quota
+@click.option(
+    "--storage",
+    type=click.Choice(("auto", "hot", "cold")),
+    help="Whole files (hot), chunks that files share (cold), or cold after a time (auto).",
+)
 @json_option
 @connection_options
 def set_bucket(
-    connection: Connection, named: str, name: str | None, quota_bytes: int | None, as_json: bool
+    connection: Connection,
+    named: str,
+    name: str | None,
+    quota_bytes: int | None,
+    storage: Literal["auto", "hot", "cold"] | None,
+    as_json: bool,
 ) -> None:
-    """Change the name or the quota of a bucket."""
-    if name is None and quota_bytes is None:
-        raise click.UsageError("Give --name or --quota.")
+    """Change the name, the quota or the storage of a bucket."""
+    if name is None and quota_bytes is None and storage is None:
+        raise click.UsageError("Give --name, --quota or --storage.")
 
     async def work(client: AsyncClient) -> Bucket:
         found = await find_bucket(client, named)
         return await client.buckets.update(
-            found.bucket_id, name=name, quota_bytes=quota_bytes, if_match=found.etag
+            found.bucket_id, name=name, quota_bytes=quota_bytes, storage=storage, if_match=found.etag
         )
 
     print_record(connection.run(work), as_json=as_json)

@@ -272,7 +272,7 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all.
 
     `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
-    UploadRecord.
+    UploadRecord. `storage`: hot or cold; unset for auto.
     """
 
     bucket_id: str
@@ -284,6 +284,7 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     created_at_ms: int
     updated_at_ms: int
     reserved_bytes: int | UnsetType = UNSET
+    storage: str | UnsetType = UNSET
 
 
 class BucketPage(Struct, frozen=True):

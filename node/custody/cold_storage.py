@@ -137,19 +137,27 @@ class ColdStorage:
             await context.disk.run(self._marks, True)
             try:
                 with context.blobs.poison.skipping(FREEZES, sha256):
-                    frozen = await freeze(context.disk, context.blobs, sha256, pace=context.budget.take)
-                    run.add(done=1, bytes=frozen.size_bytes, stored_bytes=frozen.stored_bytes)
-                    context.metrics.frozen_bytes.inc(frozen.size_bytes)
-                    return
+                    if await self._frozen(sha256, run):
+                        return
             except BlobMissing:
                 return  # it is packed, or was deleted meanwhile
             except BlobDamaged as damage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
-            except (NotFrozen, ProofFailed, ChunkMissing) as reason:
-                _log.info("a replica stays hot", extra={"sha256": sha256, "reason": str(reason)})
             finally:
                 self._is_due = True  # also chunks of an attempt that failed
             run.add(left=1)
+
+    async def _frozen(self, sha256: str, run: Pass) -> bool:
+        """Turn a replica cold; return whether it was possible. Raises as `freeze` does."""
+        context = self._context
+        try:
+            frozen = await freeze(context.disk, context.blobs, sha256, pace=context.budget.take)
+        except (NotFrozen, ProofFailed, ChunkMissing, DiskFull) as reason:
+            _log.info("a replica stays hot", extra={"sha256": sha256, "reason": str(reason)})
+            return False
+        run.add(done=1, bytes=frozen.size_bytes, stored_bytes=frozen.stored_bytes)
+        context.metrics.frozen_bytes.inc(frozen.size_bytes)
+        return True
 
     async def _thaw(self, sha256: str, run: Pass, count: str) -> None:
         context = self._context

@@ -59,6 +59,11 @@ class OpenColdBlob(OpenBlob):
         self._ready: dict[int, bytes] = {}  # chunks by where they begin
         self._ready_from = 0  # where the last bytes to be verified began
 
+    @property
+    def ready_bytes(self) -> int:
+        """Return how many bytes are decoded and kept."""
+        return sum(map(len, self._ready.values()))
+
     def state(self) -> object:
         """Return a state that differs after any change of the manifest; None if it was removed."""
         facts = os.fstat(self._descriptor)

@@ -56,12 +56,16 @@ async def _at_once(_size_bytes: int) -> None:
     """Do not wait between two segments."""
 
 
+def _verify_segment(blob: OpenBlob, index: int, whole: WholeRead) -> bool:
+    return blob.verify_segment(index, whole)
+
+
 async def read_whole(
     disk: DiskWorkers,
     blob: OpenBlob,
     *,
     pace: Pace = _at_once,
-    verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
+    verify: Callable[[OpenBlob, int, WholeRead], bool] = _verify_segment,
 ) -> WholeRead:
     """Read every segment of a blob, and compare the checksums and the name.
 

@@ -159,6 +159,9 @@ class Bucket(Record, frozen=True, kw_only=True):
     quota_bytes: int  # Limit for the total size of the bucket's finished files in bytes; 0 means no limit.
     used_bytes: int  # Bytes of finished files.
     reserved_bytes: int = 0  # Bytes of the quota that are reserved for unfinished uploads.
+    # How nodes store the content: `hot` as whole files, `cold` as compressed chunks that files share,
+    # `auto` cold after a time.
+    storage: str = "auto"
     file_count: int  # Number of files, finished or not.
     created_at: str  # When the record was created.
     updated_at: str  # When the record last changed.

@@ -5,13 +5,14 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from metadata.model.records import Caller
-from metadata.model.rules import ENDS_ARE_COUNTED
+from metadata.model.rules import ENDS_ARE_COUNTED, REPLICAS_TURN_COLD
 from metadata.protocol.commands.root import NODES, Command
 from runtime.bounds import Count, Instant, LifeSeconds, Names, Text
 
 Target = Literal["bucket", "file"]
 PermissionName = Literal["read", "write", "admin"]
 PrincipalType = Literal["user", "group", "role"]
+BucketStorage = Literal["auto", "hot", "cold"]
 
 
 class AdmitUser(Command, frozen=True, kw_only=True, tag="admit_user"):
@@ -75,14 +76,16 @@ class CreateBucket(Command, frozen=True, kw_only=True, tag="create_bucket"):
 class UpdateBucket(Command, frozen=True, kw_only=True, tag="update_bucket"):
     """Needs admin on the bucket. None leaves a field as it is. Replies with the BucketRecord.
 
-    `unchanged_since_ms`: as in `UpdateFile`.
+    `storage`: the form of its replicas (docs/cold.md). `unchanged_since_ms`: as in `UpdateFile`.
     """
 
+    fields_since = {"storage": REPLICAS_TURN_COLD}
     proposed_by = NODES
     caller: Caller
     bucket_id: Text
     name: Text | None
     quota_bytes: Count | None
+    storage: BucketStorage | UnsetType = UNSET
     unchanged_since_ms: Instant | UnsetType = UNSET
 
 

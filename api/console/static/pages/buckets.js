@@ -24,17 +24,22 @@ export function Quota({ bucket, mayRead = true }) {
       tone=${share > 0.95 ? "bad" : share > 0.8 ? "warn" : "info"} /></span>`;
 }
 
+const STORAGE = [["auto", "cold after a time"], ["hot", "hot: whole files"], ["cold", "cold: chunks that files share"]];
+
 // Makes a bucket, or changes one: the record as it is then.
 export function edit(bucket) {
   return show((close) => html`<${FormDialog} title=${bucket ? "Change the bucket" : "New bucket"} close=${close}
-    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota }) => {
+    action=${bucket ? "Save" : "Create the bucket"} submit=${({ name, quota, storage }) => {
       const body = { name, quota_bytes: Math.round(Number(quota || 0) * GB) };
+      if (bucket && storage !== bucket.storage) body.storage = storage;
       return bucket ? api.patch(bucketAt(bucket.bucket_id), body) : api.post(path`buckets`, body);
     }}>
     <label>Name<input name="name" required maxlength="255" defaultValue=${bucket?.name || ""} autofocus /></label>
     <label>Quota in GB<input name="quota" type="number" min="0" step="any" placeholder="0: no limit"
       defaultValue=${bucket?.quota_bytes ? bucket.quota_bytes / GB : ""} /></label>
-    <p class="quiet">Limit for the total size of its files. Lowering it deletes nothing.</p></${FormDialog}>`);
+    <p class="quiet">Limit for the total size of its files. Lowering it deletes nothing.</p>
+    ${bucket && html`<label>Storage<select name="storage">${STORAGE.map(([value, text]) => html`
+      <option value=${value} selected=${value === bucket.storage}>${text}</option>`)}</select></label>`}</${FormDialog}>`);
 }
 
 export async function removeBucket(bucket) {

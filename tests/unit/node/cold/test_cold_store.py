@@ -13,6 +13,7 @@ from ca.errors import FilestoreError
 from node.cold.chunks import ChunkMissing
 from node.custody.freezing import NotFrozen
 from node.storage.blobs import BlobStore
+from node.storage.cold_blobs import OpenColdBlob
 from node.storage.quarantine import Quarantine
 from node.storage.segments import BlobDamaged, BlobMissing, segment_digest
 from tests.unit.cold_store import (
@@ -92,13 +93,14 @@ def test_what_is_decoded_ahead_is_bounded(store: BlobStore) -> None:
     name = put_file(store, content)
     freeze(store, name)
     with store.open(name) as blob:
+        assert isinstance(blob, OpenColdBlob)
         at = 0
         while at < blob.size_bytes:
             until = blob.verified_stop(at, blob.size_bytes)
             assert not blob.is_trusted(at, until)
             blob.verify_range(at, until)
             assert blob.is_trusted(at, until)
-            assert sum(len(each) for each in blob._ready.values()) <= 4 << 20  # type: ignore[attr-defined]
+            assert blob.ready_bytes <= 4 << 20
             at = until
 
 
