@@ -92,6 +92,7 @@ ROWS: Final = (
     # ---- content
     Row("download_file", READ, 200),
     Row("head_file", READ, 200),
+    Row("file_chunks", READ, 200),
     Row("upload_offset", WRITE, 200, of=PENDING),
     Row("put_content", WRITE, 200, of=PENDING, content=b"x", spoils=True),
     Row("tus_options", "nothing", 204, of=PENDING),
