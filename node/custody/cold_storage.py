@@ -7,7 +7,8 @@ node knows when it was read. Passes, and the collection of chunks, run one at a 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from ca.errors import FilestoreError
@@ -44,8 +45,10 @@ class ColdStorage:
     def __init__(self, context: CustodyContext, repair: ChunkRepair, marks: Callable[[bool], None]) -> None:
         self._context, self._repair, self._marks = context, repair, marks
         self._turn = asyncio.Lock()
+        self._marking = asyncio.Lock()  # from what `marks` notes until that is so
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
-        self._is_due, self._collected_at_s = True, float("-inf")
+        self._is_due = True
+        self._collected_at_s: float | None = None  # the first collection counts from the first look
 
     async def freeze(self, run: Pass) -> None:
         """Give every replica the form that its buckets want.
@@ -78,16 +81,29 @@ class ColdStorage:
         for sha256 in await context.disk.run(self._cold_names):
             run.add(looked=1)
             await self._thaw(sha256, run, "done")
-        async with self._turn:
+        async with self._turn, self._marking:
             if not run.counts["left"] and not await context.disk.run(self._cold_names):
                 await context.disk.run(self._marks, False)
         self._is_due = True
+
+    @asynccontextmanager
+    async def placing(self) -> AsyncIterator[None]:
+        """Enter this around the placing of a manifest that was fetched, which waits for no freeze.
+
+        The data directory says before that it may have some. Raises FilestoreError.
+        """
+        async with self._marking:
+            with storage_errors():
+                await self._context.disk.run(self._marks, True)
+            yield
 
     async def do_due(self) -> None:
         """Repair damaged chunks, and collect those that nothing needs. Raises FilestoreError, OSError."""
         chunks, now_s = self._context.blobs.cold.chunks, asyncio.get_running_loop().time()
         if not await self._context.disk.run(chunks.exists):
             return
+        if self._collected_at_s is None:  # a fetch that a crash has ended may go on with its chunks
+            self._collected_at_s = now_s
         if await self._repair.repair_noted():
             self._is_due = True
         if self._is_due and now_s - self._collected_at_s >= COLLECT_S:
@@ -134,7 +150,8 @@ class ColdStorage:
     async def _freeze(self, sha256: str, run: Pass) -> None:
         context = self._context
         async with self._turn:
-            await context.disk.run(self._marks, True)
+            async with self._marking:
+                await context.disk.run(self._marks, True)
             try:
                 with context.blobs.poison.skipping(FREEZES, sha256):
                     if await self._frozen(sha256, run):

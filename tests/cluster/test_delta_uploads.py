@@ -44,7 +44,8 @@ def base(cluster: Cluster) -> str:
 
 def delta(upload: Upload, offset: int, body: bytes, base: str, **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return upload.patch(offset, body, **{"Content-Type": DELTA_TYPE, BASE_FIELD: base, **named})
+    told = {"Tus-Resumable": "1.0.0", "Upload-Offset": str(offset), "Content-Type": DELTA_TYPE}
+    return upload.send("PATCH", body, {**told, BASE_FIELD: base, **named})
 
 
 def received_bytes(cluster: Cluster) -> float:

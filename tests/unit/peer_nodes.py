@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -121,7 +121,13 @@ async def running_node(
         work=_no_work,
     )
     fetches = Fetches(
-        node_id=node_id, blobs=blobs, partials=PartialStore(blobs), peers=peers, disk=disk, metrics=metrics
+        node_id=node_id,
+        blobs=blobs,
+        partials=PartialStore(blobs),
+        peers=peers,
+        disk=disk,
+        metrics=metrics,
+        placing=nullcontext,
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
