@@ -15,6 +15,7 @@ from node.custody.freezing import freeze
 from node.peer import cold_fetch, range_fetch
 from node.peer.cold_fetch import RANGE_BYTES, ranges_of
 from tests.unit.cold_store import collect_all, no_pace, put_file, read, version
+from tests.unit.node.peer.test_blob_fetching import counted
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 MIB = 1 << 20
@@ -40,7 +41,7 @@ def is_cold(node: Node, sha256: str = SHA256) -> bool:
 
 
 def received_bytes(node: Node) -> float:
-    return node.registry.get_sample_value("filestore_replica_bytes_total", {"direction": "received"}) or 0.0
+    return counted(node, "received")
 
 
 def notes(directory: Path) -> list[str]:
@@ -66,11 +67,8 @@ async def test_node_without_chunks_gets_all_of_them_from_hot_and_cold_sources(no
     assert await fetch(nodes[0], ["n2", "n3"]) == []
     assert is_cold(nodes[0])
     assert read(nodes[0].services.blobs, SHA256) == NEW
-    served = [
-        node.registry.get_sample_value("filestore_replica_bytes_total", {"direction": "sent"})
-        for node in nodes
-    ]
-    assert all(sent for sent in served[1:])
+    assert counted(nodes[1], "sent")
+    assert counted(nodes[2], "sent")
 
 
 async def test_hot_blob_comes_as_a_file(nodes: list[Node]) -> None:
@@ -214,14 +212,8 @@ def wrong_lists() -> list[bytes]:
     stops = [*range(chunk, size, chunk), size]
     other = [Chunk(bytes([n % 256]) * 32, stop - 1, stop) for n, stop in enumerate(stops)]
     own = [Chunk(hashlib.sha256(OLD[:chunk]).digest(), stop - 1, stop) for stop in stops]
-    return [
-        b"",
-        b"x" * 39,
-        encode_chunks(other),
-        encode_chunks(own),
-        encode_chunks(other)[:-40],
-        b"\0" * (size // 50),
-    ]
+    too_many, cut_off = b"\0" * (size // 50), encode_chunks(other)[:-40]
+    return [b"", b"x" * 39, encode_chunks(other), encode_chunks(own), cut_off, too_many]
 
 
 @pytest.mark.parametrize("raw", wrong_lists(), ids=range(6))
