@@ -47,6 +47,11 @@ class OneNode:
         return self._cluster.children[self._member.id].process.pid
 
     @property
+    def cluster(self) -> DevelopmentCluster:
+        """What it is in."""
+        return self._cluster
+
+    @property
     def blobs(self) -> Path:
         """The directory of what it keeps."""
         return self._cluster.data(self._member) / "blobs"

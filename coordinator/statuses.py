@@ -217,6 +217,8 @@ class Statuses:
                     is_too_old=self._health.is_too_old(node.node_id, at_s=at_s),
                     blocked_dead_bytes=beat.blocked_dead_bytes,
                     blocked_wanted_bytes=beat.blocked_wanted_bytes,
+                    cold_bytes=beat.cold_bytes,
+                    cold_stored_bytes=beat.cold_stored_bytes,
                 )
             )
         return states

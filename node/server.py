@@ -41,6 +41,7 @@ from node.membership.announcement import Announcement
 from node.membership.disk_monitor import DiskWatch
 from node.membership.renewal import keep_renewed
 from node.peer.client import PeerClient
+from node.peer.cold_fetch import ColdCustody
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
 from node.peer.rate_budget import Budget
@@ -306,7 +307,7 @@ async def open_node(
         peers=peers,
         disk=disk,
         metrics=counts,
-        placing=custody.cold.placing if custody is not None else None,
+        cold=ColdCustody(custody.cold.placing, custody.cold.note_leftovers) if custody is not None else None,
     )
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
@@ -377,6 +378,7 @@ def _set_heartbeat_sources(
     watch.custody_stopped = counts.custody_stops.kinds
     if custody is not None:
         watch.blocked_packs = lambda: custody.packing.blocked
+        watch.cold_sizes = lambda: custody.cold.sizes
     watch.poison_elsewhere = numbers.other_unusable_paths
     watch.unreachable = reach.unreachable
     watch.web_certificate_ends_ms = lambda: 0 if web is None else web.not_after_ms

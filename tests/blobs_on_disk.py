@@ -1,4 +1,4 @@
-"""Blobs in the data directory of a node, be they files or packed, and what a disk or a test does to one."""
+"""Blobs in the data directory of a node: files, packed or cold; and what a disk or a test does to one."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from metadata.model.identifiers import is_sha256
 from node.storage.blob_files import SIDECAR
+from tests.cold_blobs import cold_content, cold_names, cold_sizes, manifest_of
 from tests.packed_blobs import age_packed_all, lose_packed, packed_content, packed_sizes
 
 
@@ -20,14 +21,14 @@ def content_on(data: Path, name: str) -> bytes | None:
     found = packed_content(data, name)
     with suppress(FileNotFoundError):
         return file_of(data, name).read_bytes() if found is None else found.read()
-    return None
+    return cold_content(data, name)
 
 
 def is_on(data: Path, name: str) -> bool:
     """Whether a blob is there, with its checksums."""
     file = file_of(data, name)
     is_file = file.exists() and file.with_name(name + SIDECAR).exists()
-    return is_file or packed_content(data, name) is not None
+    return is_file or packed_content(data, name) is not None or manifest_of(data, name).exists()
 
 
 def is_sound_on(data: Path, name: str) -> bool:
@@ -39,13 +40,14 @@ def is_sound_on(data: Path, name: str) -> bool:
         with file_of(data, name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == name
     except OSError:
-        return False
+        content = cold_content(data, name)
+        return content is not None and hashlib.sha256(content).hexdigest() == name
 
 
 def sizes_on(data: Path) -> dict[str, int]:
     """The size of each blob, by its name."""
     files = [path for path in (data / "blobs").rglob("*") if is_sha256(path.name)]
-    return {path.name: path.stat().st_size for path in files} | packed_sizes(data)
+    return cold_sizes(data) | {path.name: path.stat().st_size for path in files} | packed_sizes(data)
 
 
 def change_byte_on(data: Path, name: str, offset: int) -> None:
@@ -72,13 +74,15 @@ def change_byte(path: Path, offset: int) -> None:
 def lose_on(data: Path, name: str) -> None:
     """A blob is not there any more, if it was."""
     file_of(data, name).unlink(missing_ok=True)
+    manifest_of(data, name).unlink(missing_ok=True)
     if packed_content(data, name) is not None:
         lose_packed(data, name)
 
 
 def age_all_on(data: Path, at_s: float, *, newer_than_s: float = 0.0) -> None:
     """As if all that lies there, and came after `newer_than_s`, had come at this time since the epoch."""
-    for path in (data / "blobs").rglob("*"):
+    manifests = [manifest_of(data, name) for name in cold_names(data)]
+    for path in [*(data / "blobs").rglob("*"), *manifests]:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime > newer_than_s:
                 os.utime(path, (at_s, at_s))

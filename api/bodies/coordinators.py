@@ -306,6 +306,19 @@ class NodeState(Struct, frozen=True, kw_only=True):
             examples=[67_108_864],
         ),
     ] = 0
+    cold_bytes: Annotated[
+        Amount,
+        Meta(
+            description="Content of the replicas that the node stores as chunks (cold).",
+            examples=[5_368_709_120],
+        ),
+    ] = 0
+    cold_stored_bytes: Annotated[
+        Amount,
+        Meta(
+            description="Bytes that these chunks take on its disk, each chunk once.", examples=[536_870_912]
+        ),
+    ] = 0
     certificate_expires_at: CertificateEnd = ""
 
 

@@ -106,3 +106,13 @@ def moment(text: str) -> str:
         return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M %Z") if text else ""
     except ValueError:
         return text
+
+
+def cold_line(nodes: list[dict[str, Any]]) -> str:
+    """Say how much smaller cold replicas are, "" if there are none."""
+    content_bytes = sum(node.get("cold_bytes", 0) for node in nodes)
+    stored_bytes = sum(node.get("cold_stored_bytes", 0) for node in nodes)
+    if not content_bytes or not stored_bytes:
+        return ""
+    ratio = content_bytes / stored_bytes
+    return f"cold replicas: {size(content_bytes)} stored in {size(stored_bytes)} ({ratio:.1f} to 1)"

@@ -3,6 +3,7 @@
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +16,13 @@ from deploy.base.folder_downloads import Downloads, download_folder
 from deploy.base.folders import bucket_id_of, files_below, for_each, path_of
 from deploy.base.lookup import bucket_names, find_file, find_file_uuid, is_uuid
 from deploy.base.options import Digest
-from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
+from deploy.base.output import cold_line, json_option, moment, print_json, print_record, print_records, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.restic.repository import PREFIX
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Conflict, Gone, NotFound
+from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound
 from filestore_client.base.records import FileRecord, FileSummary, Folder, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 
@@ -363,10 +364,15 @@ def _move_folder(connection: Connection, folder: str, target: str, bucket: str) 
 def du(connection: Connection, as_json: bool) -> None:
     """Show the space that files use, by bucket and kind.
 
-    Counts your own complete files; for admins, those of all users.
+    Counts your own complete files; for admins, those of all users. Admins also see how much cold replicas
+    take on the disks of the nodes.
     """
+    cold: list[str] = []
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
+        if not as_json:
+            with suppress(Forbidden):
+                cold.append(cold_line((await client.cluster.status())["nodes"]))
         sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         async for file in client.files.list(status="available"):
             sums[file.bucket_id, file.kind][0] += 1
@@ -394,6 +400,8 @@ def du(connection: Connection, as_json: bool) -> None:
         total = {name: sum(row[name] for row in rows) for name in ("files", "size_bytes")}
         rows.append({"bucket": "total", "kind": "", **total})
     print_records(rows, columns, as_json=as_json, empty=NOTHING)
+    for line in filter(None, cold):
+        click.echo(line)
 
 
 @click.command()

@@ -12,7 +12,7 @@ import click
 
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
-from deploy.base.output import json_option, moment, print_json, print_table, size
+from deploy.base.output import cold_line, json_option, moment, print_json, print_table, size
 from deploy.base.terminal import TableConsole, table_console
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
@@ -112,6 +112,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         _line(console, line)
     if oldest := _unscrubbed(answer["nodes"]):
         _line(console, oldest)
+    if cold := cold_line(answer["nodes"]):
+        _line(console, cold)
     if replicas := _replicas(answer.get("replicas") or {}):
         _line(console, replicas)
     health = answer.get("health") or "healthy"

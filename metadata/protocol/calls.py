@@ -190,6 +190,8 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     rules: Count = 0  # the newest that this node knows, as in RulesCall; until 0.3.0: 0 from 0.1.0
     blocked_dead_bytes: Count = 0  # of deleted small files, which cannot be given back for want of room
     blocked_wanted_bytes: Count = 0  # how much more must be free before some of them can
+    cold_bytes: Count = 0  # content of replicas that are stored as chunks
+    cold_stored_bytes: Count = 0  # of these chunks, each once
     proof: Count = PROOF_NOW  # of the answer
 
 
@@ -371,6 +373,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     certificate_ends_at_ms: int = 0  # of the newest that lives; 0 for none
     blocked_dead_bytes: int = 0  # see HeartbeatCall
     blocked_wanted_bytes: int = 0
+    cold_bytes: int = 0
+    cold_stored_bytes: int = 0
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

@@ -20,6 +20,7 @@ import zstandard
 
 from node.cold.manifest import CHUNK_BYTES_MAX
 from node.diskio.durable import Disk, Octets
+from node.packs.record import digest_of
 from node.packs.rows import PackedBlob
 from node.packs.store import PackStore, RecordDamaged
 
@@ -104,16 +105,19 @@ class ChunkStore:
         """
         packed = [(chunk_id, self._pack(content)) for chunk_id, content in chunks]
         self.packs.put(packed)
+        for chunk_id, payload in packed:
+            self._trusted.add(chunk_id, digest_of(payload))
         return sum(len(payload) for _, payload in packed)
 
-    def get(self, chunk_id: bytes, *, is_afresh: bool = False) -> bytes:
+    def get(self, chunk_id: bytes, *, is_afresh: bool = False, trusts: bool = True) -> bytes:
         """Return the content of a chunk. Its SHA-256 was compared now, or within TRUSTED_S by this process.
 
-        `is_afresh`: the record is read from the medium, and the SHA-256 compared. Raises ChunkMissing,
-        ChunkDamaged.
+        `is_afresh`: the record is read from the medium. Without `trusts` the SHA-256 is compared now. Raises
+        ChunkMissing, ChunkDamaged.
         """
-        if is_afresh:
+        if not trusts:
             self._trusted.forget(chunk_id)
+        if is_afresh:
             for found in self.packs.index.copies(chunk_id):
                 with suppress(OSError):  # the reading below says so
                     self.packs.drop_pages(found)

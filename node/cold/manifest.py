@@ -159,6 +159,14 @@ def decode_list(raw: bytes, sha256: str, size_bytes: int) -> Manifest:
     return manifest
 
 
+def decode_size(header: bytes) -> int:
+    """Return the size of the blob from the first HEADER_BYTES of a manifest, unverified; 0 if it has none."""
+    if len(header) != HEADER_BYTES or header[: len(_MAGIC)] != _MAGIC:
+        return 0
+    *_, size_bytes, _ = _HEADER.unpack(header)
+    return int(size_bytes)
+
+
 def ids_in(raw: bytes) -> Iterator[bytes]:
     """Yield the ids in the first bytes of a draft, or of a whole manifest, and maybe some that are none."""
     entries = memoryview(raw)[HEADER_BYTES:]

@@ -125,7 +125,7 @@ class ChunkRepair:
         """Return whether a chunk can be read from the medium now. Raises FilestoreError."""
         try:
             with storage_errors():
-                self._context.blobs.cold.chunks.get(chunk_id, is_afresh=True)
+                self._context.blobs.cold.chunks.get(chunk_id, is_afresh=True, trusts=False)
         except ChunkMissing:
             return False
         return True

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from ca.errors import FilestoreError
 from metadata.model.replica_records import ReplicaStorage, StoragePage
@@ -39,6 +39,13 @@ FREEZES: Final = "freeze"
 _log = logging.getLogger(__name__)
 
 
+class ColdSizes(NamedTuple):
+    """The bytes of cold replicas: of their content, and of their chunks."""
+
+    content_bytes: int = 0
+    stored_bytes: int = 0
+
+
 class ColdStorage:
     """The cold replicas of one node. `marks` notes in the data directory whether it may have some."""
 
@@ -49,6 +56,7 @@ class ColdStorage:
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
         self._is_due = True
         self._collected_at_s: float | None = None  # the first collection counts from the first look
+        self.sizes, self._is_measured = ColdSizes(), False
 
     async def freeze(self, run: Pass) -> None:
         """Give every replica the form that its buckets want.
@@ -97,6 +105,10 @@ class ColdStorage:
                 await self._context.disk.run(self._marks, True)
             yield
 
+    def note_leftovers(self) -> None:
+        """Collect chunks soon: a fetch has left some that no manifest names."""
+        self._is_due = True
+
     async def do_due(self) -> None:
         """Repair damaged chunks, and collect those that nothing needs. Raises FilestoreError, OSError."""
         chunks, now_s = self._context.blobs.cold.chunks, asyncio.get_running_loop().time()
@@ -109,6 +121,9 @@ class ColdStorage:
         if self._is_due and now_s - self._collected_at_s >= COLLECT_S:
             await self.collect()
         await self._packing.do_due()
+        if not self._is_measured:
+            self._is_measured = True
+            self.sizes = await self._context.disk.run(self._measured)
 
     async def collect(self) -> Collected:
         """Delete the chunks that nothing needs. Raises FilestoreError, OSError."""
@@ -122,6 +137,7 @@ class ColdStorage:
             except DraftsChanged:
                 return Collected()
         self._is_due, self._collected_at_s = False, asyncio.get_running_loop().time()
+        self._is_measured = False
         context.metrics.chunks_collected.inc(found.removed)
         for chunk_id in found.missing:
             await context.disk.run(context.blobs.cold.note_damaged, chunk_id)
@@ -161,7 +177,7 @@ class ColdStorage:
             except BlobDamaged as damage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             finally:
-                self._is_due = True  # also chunks of an attempt that failed
+                self._is_due, self._is_measured = True, False  # also chunks of an attempt that failed
             run.add(left=1)
 
     async def _frozen(self, sha256: str, run: Pass) -> bool:
@@ -179,7 +195,7 @@ class ColdStorage:
     async def _thaw(self, sha256: str, run: Pass, count: str) -> None:
         context = self._context
         async with self._turn:
-            self._is_due = True
+            self._is_due, self._is_measured = True, False
             try:
                 size_bytes = await thaw(context.disk, context.blobs, sha256, pace=context.budget.take)
                 run.add(**{count: 1})
@@ -209,3 +225,11 @@ class ColdStorage:
 
     def _cold_names(self) -> Sequence[str]:
         return list(self._context.blobs.cold.manifests.names())
+
+    def _measured(self) -> ColdSizes:
+        """Measure the cold replicas, and show that in metrics."""
+        cold, metrics = self._context.blobs.cold, self._context.metrics
+        sizes = [cold.content_bytes(sha256) for sha256 in cold.manifests.names()]
+        metrics.cold_replicas.set(len(sizes))
+        metrics.cold_bytes.set(sum(sizes))
+        return ColdSizes(sum(sizes), cold.chunks.totals()[1])

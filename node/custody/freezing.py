@@ -5,7 +5,6 @@ are durable and were read back. No step is repeated in place: whatever fails lea
 the next collection deletes.
 """
 
-import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,8 @@ from node.cold.manifest import Chunk
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_errors
 from node.storage.blobs import BlobStore
-from node.storage.cold_blobs import ColdWriter
+from node.storage.cold_blobs import ColdWriter, ProofFailed
+from node.storage.damage import read_whole
 from node.storage.segments import FinishedBlob, OpenBlob
 
 STEP_BYTES: Final = 8 << 20  # in one job for the disk's threads, and under one sync
@@ -85,11 +85,14 @@ async def _freeze(
     while content.offset < blob.size_bytes:
         await pace(min(STEP_BYTES, blob.size_bytes - content.offset))
         await disk.run(content.store_step)
-    content.require_name()
     proof, is_more = writer.prove(again=content.read_again), True
-    while is_more:
-        await pace(min(STEP_BYTES, blob.size_bytes))
-        is_more = await disk.run(_prove_step, proof)
+    try:
+        while is_more:
+            await pace(min(STEP_BYTES, blob.size_bytes))
+            is_more = await disk.run(_prove_step, proof)
+    except ProofFailed:
+        await read_whole(disk, blob, pace=pace)  # raises BlobDamaged if it is the file that is wrong
+        raise
 
     def is_another() -> bool:
         return not blobs.has_file(blob.sha256) or blobs.identity(blob.sha256)[0] != file
@@ -110,7 +113,7 @@ class _Content:
         self.offset = 0
         self.stored_bytes = 0
         self._blob, self._writer = blob, writer
-        self._cutter, self._whole = ChunkCutter(), hashlib.sha256()
+        self._cutter = ChunkCutter()
 
     def store_step(self) -> None:
         """Cut the next bytes, and store the chunks that are not here. Raises BlobDamaged, FilestoreError."""
@@ -120,18 +123,12 @@ class _Content:
         if not content:
             raise blob.damage_error("is shorter than its sidecar says")
         self.offset += len(content)
-        self._whole.update(content)
         cut = list(self._cutter.cut(content, is_last=self.offset == blob.size_bytes))
         with storage_errors():
             wanted = self._writer.add([(chunk_id, len(piece)) for chunk_id, piece in cut])
             new = {chunk_id: piece for chunk_id, piece in cut if chunk_id in wanted}
             if new:
                 self.stored_bytes += self._writer.put(list(new.items()))
-
-    def require_name(self) -> None:
-        """Raise BlobDamaged unless the content that was read has its name."""
-        if self._whole.hexdigest() != self._blob.sha256:
-            raise self._blob.damage_error("has other content than its name says", is_other_content=True)
 
     def read_again(self, chunk: Chunk) -> bytes:
         """Return a chunk of the file, unverified. Raises OSError."""

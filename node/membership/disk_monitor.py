@@ -57,6 +57,7 @@ class DiskWatch:
         self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
         self.blocked_packs: Callable[[], tuple[int, int]] = lambda: (0, 0)  # the fields of `BlockedPacks`
+        self.cold_sizes: Callable[[], tuple[int, int]] = lambda: (0, 0)  # the fields of `ColdSizes`
         self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
         self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
         self.web_certificate_ends_ms: Callable[[], int] = lambda: 0  # no matter of the disk, but told with it
@@ -76,6 +77,7 @@ class DiskWatch:
         """For the coordinators; a disk that takes nothing has no room."""
         is_writable = self.is_writable()
         blocked_dead_bytes, blocked_wanted_bytes = self.blocked_packs()
+        cold_bytes, cold_stored_bytes = self.cold_sizes()
         return HeartbeatCall(
             self._free_bytes if is_writable else 0,
             self._total_bytes,
@@ -94,6 +96,8 @@ class DiskWatch:
             rules=RULES,
             blocked_dead_bytes=blocked_dead_bytes,
             blocked_wanted_bytes=blocked_wanted_bytes,
+            cold_bytes=cold_bytes,
+            cold_stored_bytes=cold_stored_bytes,
         )
 
     @property

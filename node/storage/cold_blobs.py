@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Final, Self
 
 from node.cold.chunks import ChunkDamaged, ChunkMissing, ChunkStore
-from node.cold.manifest import Chunk, Manifest, ManifestInvalid, decode_manifest
+from node.cold.manifest import (
+    HEADER_BYTES,
+    Chunk,
+    Manifest,
+    ManifestInvalid,
+    decode_manifest,
+    decode_size,
+)
 from node.cold.manifests import Draft, ManifestFiles, read_descriptor
 from node.diskio.durable import Disk, Octets, write_all
-from node.diskio.fs import storage_errors
+from node.diskio.fs import closing_descriptor, storage_errors
 from node.storage.blob_files import BlobFiles
 from node.storage.segments import (
     DIGEST_BYTES,
@@ -204,7 +211,7 @@ class OpenColdBlob(OpenBlob):
         """Return a chunk. Raises BlobDamaged; BlobMissing if the manifest was removed; FilestoreError."""
         try:
             with storage_errors():
-                content = self._chunks.get(chunk.id, is_afresh=is_afresh)
+                content = self._chunks.get(chunk.id, is_afresh=is_afresh, trusts=not is_afresh)
         except ChunkMissing as error:
             if not os.fstat(self._descriptor).st_nlink:
                 raise BlobMissing(self.sha256) from error
@@ -252,6 +259,14 @@ class ColdBlobs:
         except BaseException:
             os.close(descriptor)
             raise
+
+    def content_bytes(self, sha256: str) -> int:
+        """Return the size of a cold blob by the first bytes of its manifest; 0 if it has none."""
+        try:
+            with closing_descriptor(self.manifests.open(sha256)) as descriptor:
+                return decode_size(os.pread(descriptor, HEADER_BYTES, 0))
+        except FileNotFoundError:
+            return 0
 
     def has_name(self, sha256: str) -> bool:
         """Return whether there is a manifest, sound or not."""
@@ -346,7 +361,8 @@ class ColdWriter:
     def prove(self, *, again: Callable[[Chunk], bytes] | None = None) -> Iterator[int]:
         """Read every chunk from the medium, and compare the whole with its name; yield the bytes read so far.
 
-        A chunk that cannot be read is stored again with the content that `again` returns. The last item comes
+        The SHA-256 of chunks that were just stored is not computed again: that of the whole proves them. A
+        chunk that cannot be read is stored again with the content that `again` returns. The last item comes
         after the comparison. Raises ProofFailed; ChunkMissing, ChunkDamaged without `again`; OSError.
         """
         manifest, hasher = self._draft.manifest(self._blob.sha256), SegmentHasher()

@@ -78,6 +78,7 @@ ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "free": (2, acts.free),
     "age": (2, acts.age),
     "job": (4, acts.run_job),
+    "storage": (2, acts.change_storage),
     "quota": (3, acts.change_quota),
 }
 _NAME = re.compile(r" [0-9a-f-]{7,}")

@@ -17,7 +17,7 @@ from tests.packed_blobs import age_packed_all
 Act = Callable[[Stage], str]
 
 AGE_S: Final = 2 * 86_400.0  # older than anything that is spared because it is new
-JOBS: Final = ("gc", "gc", "scrub", "compare", "rebalance", "repair", "trim")
+JOBS: Final = ("gc", "gc", "scrub", "compare", "rebalance", "repair", "trim", "freeze", "freeze", "thaw")
 
 
 def kill(stage: Stage) -> str:
@@ -177,6 +177,13 @@ def change_quota(stage: Stage) -> str:
     quota_bytes = stage.dice.choice((QUOTA_BYTES // 16, QUOTA_BYTES, QUOTA_BYTES, 2 * QUOTA_BYTES, 0))
     answer = ask(stage, "PATCH", f"/buckets/{stage.bucket_id}", {"quota_bytes": quota_bytes})
     return f"{quota_bytes} {answer.status if answer else 'broken off'}"
+
+
+def change_storage(stage: Stage) -> str:
+    """Of the same bucket: what is in it turns cold or hot with the next job."""
+    storage = stage.dice.choice(("cold", "cold", "hot", "auto"))
+    answer = ask(stage, "PATCH", f"/buckets/{stage.bucket_id}", {"storage": storage})
+    return f"{storage} {answer.status if answer else 'broken off'}"
 
 
 def ask(stage: Stage, method: str, path: str, body: Any = None) -> Answer | None:

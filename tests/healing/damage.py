@@ -21,6 +21,7 @@ from pathlib import Path
 from deploy.dev_cluster import Member
 from node.storage.segments import SEGMENT_BYTES, segment_count
 from tests.blobs_on_disk import change_byte, is_sound_on
+from tests.cold_blobs import manifest_of
 from tests.healing.stage import Stage
 from tests.packed_blobs import lose_packed, packed_content
 from tests.unit.custody_node import cut
@@ -146,6 +147,8 @@ def _damage(stage: Stage, how: _How, how_packed: _HowPacked | None = None) -> st
             try:
                 if how_packed is not None and packed_content(data, sha256) is not None:
                     how_packed(data, sha256)
+                elif manifest_of(data, sha256).exists():  # a chunk may be that of other blobs, too
+                    how(data, manifest_of(data, sha256))
                 else:
                     how(data, stage.blob(victim, sha256))
             except OSError as error:

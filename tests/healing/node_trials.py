@@ -7,8 +7,8 @@ blob of which no byte was touched must be there. An upload goes on at no later o
 """
 
 import asyncio
+import functools
 import hashlib
-import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ from metadata.rpc.roster import read_known, write_known
 from metadata.rpc.tls_contexts import MemberContexts
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import begin
+from node.custody.chunk_repair import TRIES
 from node.custody.context import Pass, Stopped
 from node.doctor import examine
 from node.packs.pack_file import pack_name
@@ -44,12 +45,15 @@ from node.storage.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, Finis
 from tests.blobs_on_disk import change_byte
 from tests.healing.harms import WHOLE, Harm
 from tests.healing.trial_outcomes import Outcome
+from tests.unit import cold_store
 from tests.unit.custody_node import Keeper, Log
 from tests.unit.peer_nodes import CLUSTER, signed_in
 from tests.unit.state import ADMIN, State, complete, create
 
 SMALL_BLOBS: Final = 150  # that come before the earlier state is copied, and as many after
 SMALL_BYTES_MAX: Final = 4_000
+COLD_BYTES: Final = 700_000
+COLD_VERSIONS: Final = 3  # of one disk, before the earlier state is copied, and as many after
 LARGE_BYTES: Final = SEGMENT_BYTES + 300_000
 UPLOAD_BYTES: Final = 400_000
 DATA, STATE = "data", "state"
@@ -91,6 +95,7 @@ def prepare(directory: Path, seed: int) -> None:
         _sign_in(keeper.directory)
         first = [_store(keeper, dice) for _ in range(SMALL_BLOBS)]
         _make_files(keeper, dice)
+        _freeze_versions(keeper, 0)
         _begin_uploads(keeper, model, dice)
         asyncio.run(_scrub(keeper, Outcome()))
         _note_scrubbed(keeper, model)
@@ -103,6 +108,7 @@ def prepare(directory: Path, seed: int) -> None:
             _store(keeper, dice)
         keeper.restart()
         _make_files(keeper, dice)
+        _freeze_versions(keeper, COLD_VERSIONS)
         for _ in range(SMALL_BLOBS // 10):
             _store(keeper, dice)
         model.quarantined = _quarantine(keeper, dice)
@@ -204,17 +210,24 @@ async def _live(keeper: Keeper, model: Model, outcome: Outcome, life: str) -> se
             except Stopped as why:
                 outcome.refusals.append(str(why))
     for work in (
+        *[functools.partial(_repair_chunks, keeper)] * TRIES,
         keeper.custody.settle_losses,
         keeper.custody.packing.do_due,
         keeper.custody.orphans.delete_orphans,
     ):
-        with outcome.refusing(f"{life}, {work.__qualname__}"):
+        with outcome.refusing(f"{life}, {getattr(work, '__qualname__', 'chunks')}"):
             await work()
     _look_at_quarantine(keeper, model, outcome)
     _finish_partial(keeper, model, outcome)
     served = await _serve(keeper, model, outcome, life)
     await keeper.custody.close()
     return served
+
+
+async def _repair_chunks(keeper: Keeper) -> None:
+    """Look after damaged chunks, which no other node can send here, and collect the others."""
+    keeper.custody.cold._repair._rests_until_s = 0.0
+    await keeper.custody.cold.do_due()
 
 
 async def _serve(keeper: Keeper, model: Model, outcome: Outcome, life: str) -> set[str]:
@@ -238,9 +251,7 @@ async def _serve(keeper: Keeper, model: Model, outcome: Outcome, life: str) -> s
 
 def _read(keeper: Keeper, name: str) -> bytes:
     """As a download reads it."""
-    with keeper.blobs.open(name) as blob:
-        blob.verify_range(0, blob.size_bytes)
-        return os.pread(blob.fd, blob.size_bytes, 0)
+    return cold_store.read(keeper.blobs, name)
 
 
 async def _scrub(keeper: Keeper, outcome: Outcome) -> None:
@@ -341,8 +352,8 @@ def _sign_in_again(data: Path) -> None:
         begin(files.instance, "n1", lock)
 
 
-def _store(keeper: Keeper, dice: random.Random, size_bytes: int = 0) -> str:
-    content = dice.randbytes(size_bytes or dice.randrange(50, SMALL_BYTES_MAX))
+def _store(keeper: Keeper, dice: random.Random, size_bytes: int = 0, content: bytes = b"") -> str:
+    content = content or dice.randbytes(size_bytes or dice.randrange(50, SMALL_BYTES_MAX))
     name = keeper.put(content)
     keeper.state.done(create(ADMIN, f"file-{name}"))
     keeper.state.done(complete(ADMIN, f"file-{name}", name, ["n1", "n2", "n3"], size_bytes=len(content)))
@@ -429,11 +440,31 @@ def _note_scrubbed(keeper: Keeper, model: Model) -> None:
 def _bytes_of(keeper: Keeper, name: str) -> list[tuple[str, int, int]]:
     """What on the disk a blob cannot do without."""
     found = keeper.blobs.packed.find(name)
+    if found is None and cold_store.is_cold(keeper.blobs, name):
+        return _bytes_of_cold(keeper, name)
     if found is None:
         path = keeper.path(name).relative_to(keeper.directory).as_posix()
         return [(path, 0, WHOLE), (f"{path}.sums", 0, WHOLE)]
     start = found.place.offset
     return [(f"packs/{pack_name(found.place.pack)}", start, start + HEAD_BYTES + found.length)]
+
+
+def _bytes_of_cold(keeper: Keeper, name: str) -> list[tuple[str, int, int]]:
+    """The manifest, and a record for each chunk."""
+    found = [(f"cold/{name[:2]}/{name}", 0, WHOLE)]
+    with keeper.blobs.cold.open(name) as blob:
+        for chunk_id in blob.manifest.ids():
+            (row, *_) = keeper.blobs.cold.chunks.packs.index.copies(chunk_id)
+            start = row.place.offset
+            found.append((f"chunks/{pack_name(row.place.pack)}", start, start + HEAD_BYTES + row.length))
+    return found
+
+
+def _freeze_versions(keeper: Keeper, first: int) -> None:
+    """Versions of one disk turn cold; each has chunks of the one before."""
+    for number in range(first, first + COLD_VERSIONS):
+        content = cold_store.version(number, size_bytes=COLD_BYTES)
+        cold_store.freeze(keeper.blobs, _store(keeper, random.Random(number), content=content))
 
 
 def _keep(keeper: Keeper, target: Path) -> None:

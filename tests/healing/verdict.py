@@ -16,6 +16,7 @@ from deploy.dev_cluster import Member
 from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import is_sound_on
 from tests.cluster.test_doctor import doctor
+from tests.cold_blobs import cold_sizes
 from tests.healing.ledger import SIZE_BYTES_MAX, File
 from tests.healing.stage import REPLICAS, Stage
 from tests.packed_blobs import packed_sizes, packs_of
@@ -95,9 +96,10 @@ def _disks(stage: Stage) -> Iterator[str]:
     )
     for node in stage.nodes:
         named: dict[str, int] = dict(stage.logged(sql, node.id))
-        lying, packed = _lying(stage, node), packed_sizes(stage.cluster.data(node))
+        data = stage.cluster.data(node)
+        lying, packed, cold = _lying(stage, node), packed_sizes(data), cold_sizes(data)
         files = {name for name in lying if _SHA256.fullmatch(name)}
-        names = files | packed.keys()
+        names = files | packed.keys() | cold.keys()
         yield from (f"{node.id} lacks {name}" for name in sorted(set(named) - names))
         yield from (f"{node.id} has {name}, and should not" for name in sorted(names - set(named)))
         for name in sorted(names & set(named)):
@@ -107,7 +109,7 @@ def _disks(stage: Stage) -> Iterator[str]:
             yield f"{node.id} lacks {sorted(lacking)}"
         if stray := {name for name in lying if not _SHA256.fullmatch(name.removesuffix(".sums"))}:
             yield f"{node.id} has files that belong to no blob: {sorted(stray)}"
-        used_bytes = sum((packed | lying)[name] for name in names)
+        used_bytes = sum((cold | packed | lying)[name] for name in names)
         if used_bytes != sum(named.values()):
             yield f"{node.id} uses {used_bytes} bytes for blobs, the log says {sum(named.values())}"
 

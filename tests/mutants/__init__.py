@@ -1,6 +1,7 @@
 """Deliberate bugs, one by one, and whether the tests catch each."""
 
 from tests.mutants.beliefs import BELIEFS
+from tests.mutants.cold import COLD
 from tests.mutants.commands import COMMANDS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.content import CONTENT
@@ -24,6 +25,7 @@ MUTANTS = (
     *BELIEFS,
     *STORAGE,
     *PACKS,
+    *COLD,
     *CONTENT,
     *COMMANDS,
     *RIGHTS,

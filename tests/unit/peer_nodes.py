@@ -31,6 +31,7 @@ from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, pieces
+from node.peer.cold_fetch import ColdCustody
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
 from node.peer.rate_budget import Budget
@@ -127,7 +128,7 @@ async def running_node(
         peers=peers,
         disk=disk,
         metrics=metrics,
-        placing=nullcontext,
+        cold=ColdCustody(nullcontext, lambda: None),
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)

@@ -45,6 +45,7 @@ export default function Node({ params }) {
       : html`<p class="big">${size(node.free_bytes)} <span class="quiet">free of ${size(node.total_bytes)}</span></p><${DiskBar} node=${node} />
       <${Facts} rows=${[["State", html`<${DiskState} node=${node} /> ${DISKS[node.disk]?.[1]}`], ["Uploads there", node.uploads.toLocaleString("en")],
         ["Replicas", node.replicas === undefined ? null : node.replicas.toLocaleString("en")],
+        ["Cold replicas", node.cold_bytes ? `${size(node.cold_bytes)} stored in ${size(node.cold_stored_bytes)}` : "none"],
         ["Read whole since", node.scrubbed_since ? html`<${Time} at=${node.scrubbed_since} how="moment" />` : "Unknown. The job scrub reads all of it."]]} />`}</${Card}>
     <${Card} title="Member"><${Facts} rows=${[
       ["Address", node.url && html`<a href=${consoleOf(node.url)} rel="noreferrer">${node.url}</a>`],

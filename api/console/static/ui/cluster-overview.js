@@ -35,12 +35,15 @@ function Health({ cluster }) {
       ${cluster.leader ? html` <a href="#/coordinators">${cluster.leader}</a> leads ${counted(cluster.coordinators.length, "coordinator")}.` : " No coordinator leads."}</p></${Card}>`;
 }
 
+const sum = (nodes, name) => nodes.reduce((total, node) => total + (node[name] || 0), 0);
+
 function Capacity({ cluster }) {
   const known = cluster.nodes.filter((node) => !isSilent(node));
   const takers = known.filter((node) => stateOf(node) === "healthy");
   const copies = cluster.replicas_wanted || 1; // 0 from an older version
   const free = usable(takers.map((node) => node.free_bytes), copies);
   const total = usable(known.map((node) => node.total_bytes), copies);
+  const cold = sum(known, "cold_bytes"), stored = sum(known, "cold_stored_bytes");
   return html`<${Card} title="Capacity" actions=${html`<a href="#/nodes">Nodes</a>`}>
     ${cluster.nodes.length === 0 ? html`<${Empty} title="No nodes yet."><a href="#/nodes">Add one</a>. Nodes store the content of files.</${Empty}>`
       : html`<p class="big">${size(free)} <span class="quiet">of ${size(total)} free for files${copies > 1 && `, with ${copies} copies of each`}</span></p>
@@ -48,7 +51,8 @@ function Capacity({ cluster }) {
     <ul class="plain-list">${cluster.nodes.map((node) => html`<li><div class="spread"><a href=${address`/nodes/${node.id}`}>${node.id}</a>
       <span class="right">${stateOf(node) !== "healthy" && html`<${NodeState} node=${node} />`}${node.disk !== "ok" && html`<${DiskState} node=${node} />`}
       <span class="number quiet">${isSilent(node) ? "no heartbeat yet" : `${size(node.total_bytes - node.free_bytes)} of ${size(node.total_bytes)}`}</span></span></div>
-      <${DiskBar} node=${node} /></li>`)}</ul>`}</${Card}>`;
+      <${DiskBar} node=${node} /></li>`)}</ul>
+    ${cold > 0 && html`<p class="quiet">Cold replicas: ${size(cold)} stored in ${size(stored)}.</p>`}`}</${Card}>`;
 }
 
 export function NodeState({ node }) {

@@ -3,19 +3,23 @@
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import closing
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ca.errors import FilestoreError
 from node.cold.chunks import ChunkMissing
+from node.cold.cutting import ChunkCutter
 from node.custody.freezing import NotFrozen
+from node.diskio.durable import Disk
 from node.storage.blobs import BlobStore
 from node.storage.cold_blobs import OpenColdBlob
 from node.storage.quarantine import Quarantine
-from node.storage.segments import BlobDamaged, BlobMissing, segment_digest
+from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob, segment_digest
 from tests.unit.cold_store import (
     collect_all,
     freeze,
@@ -255,10 +259,6 @@ def test_reader_of_a_blob_that_was_removed_is_told_that_it_is_missing(store: Blo
 
 def test_full_disk_leaves_the_file(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     name = put_file(store, version(0))
-
-    def full(_size_bytes: int) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
     monkeypatch.setattr(store, "room_bytes", lambda: 1000)
     with pytest.raises(FilestoreError):
         freeze(store, name)
@@ -272,8 +272,6 @@ def test_draft_keeps_its_chunks_and_one_of_a_dead_process_does_not(store: BlobSt
     chunks, blob = store.cold.chunks, put_file(store, content)
     with store.open(blob) as opened:
         facts = opened
-    from node.storage.segments import FinishedBlob
-
     with store.cold.writer(FinishedBlob(facts.sha256, facts.size_bytes)) as writer:
         assert writer.add([(chunk_id, 100_000)]) == {chunk_id}
         writer.put([(chunk_id, content[:100_000])])
@@ -297,3 +295,162 @@ def damage_packs(tmp_path: Path, *, every: int = 40_000) -> None:
                 byte = file.read(1)
                 file.seek(at)
                 file.write(bytes([byte[0] ^ 1]))
+
+
+def exchange_rows(tmp_path: Path, ids: list[bytes]) -> None:
+    """The rows of two chunks lead to each other's records, as after an old page of the index came back."""
+    with closing(sqlite3.connect(tmp_path / "chunks" / "index.sqlite")) as db, db:
+        columns = "pack, offset, length, digest, affirmed_at_ns"
+        rows = [
+            db.execute(f"SELECT {columns} FROM blobs WHERE sha256 = ?", (each,)).fetchone() for each in ids
+        ]
+        for chunk_id, row in zip(ids, reversed(rows), strict=True):
+            db.execute("DELETE FROM blobs WHERE sha256 = ?", (chunk_id,))
+            db.execute("INSERT INTO blobs VALUES (?, ?, ?, ?, ?, ?)", (chunk_id, *row))
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["trusted", "not read yet"])
+def test_chunk_of_another_name_is_not_taken_for_it(tmp_path: Path, is_known: bool) -> None:
+    content = version(0)
+    with closing(BlobStore(tmp_path)) as store:
+        name = put_file(store, content)
+        freeze(store, name)
+        with store.cold.open(name) as blob:
+            ids = list(dict.fromkeys(blob.manifest.ids()))[:2]
+        store.cold.chunks.packs.seal()
+        if is_known:
+            exchange_rows(tmp_path, ids)
+            with pytest.raises((BlobDamaged, FilestoreError)):
+                read(store, name)
+    if not is_known:
+        exchange_rows(tmp_path, ids)
+        with closing(BlobStore(tmp_path)) as store, pytest.raises((BlobDamaged, FilestoreError)):
+            read(store, name)
+
+
+def test_index_of_chunks_that_is_damaged_is_rebuilt(tmp_path: Path) -> None:
+    contents = [version(number) for number in range(2)]
+    with closing(BlobStore(tmp_path)) as store:
+        names = [put_file(store, content) for content in contents]
+        freeze(store, *names)
+    (tmp_path / "chunks" / "index.sqlite").write_bytes(b"no database" * 1000)
+    with closing(BlobStore(tmp_path)) as store:
+        assert [read(store, name) for name in names] == contents
+        store.cold.chunks.packs.index.mark()
+        assert not store.are_indexes_usable()
+        with pytest.raises(FilestoreError):
+            read(store, names[0])
+        assert store.heal()
+        assert [read(store, name) for name in names] == contents
+
+
+class FailingDisk:
+    """A disk of which the call of a kind fails, from the given number on."""
+
+    def __init__(self) -> None:
+        self.kind, self.left, self.number = "", 0, errno.ENOSPC
+
+    def call(self, kind: str, real: Callable[..., Any], *arguments: Any) -> Any:
+        if kind == self.kind:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(self.number, os.strerror(self.number))
+        return real(*arguments)
+
+    def disk(self) -> Disk:
+        return Disk(
+            pwrite=lambda *arguments: self.call("pwrite", os.pwrite, *arguments),  # type: ignore[no-any-return]
+            fsync=lambda *arguments: self.call("fsync", os.fsync, *arguments),  # type: ignore[no-any-return]
+            fdatasync=lambda *arguments: self.call("fdatasync", os.fdatasync, *arguments),  # type: ignore[no-any-return]
+        )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["full", "fails"])
+@pytest.mark.parametrize("kind", ["pwrite", "fsync", "fdatasync"])
+def test_disk_that_fails_at_any_step_leaves_a_whole_replica(tmp_path: Path, kind: str, number: int) -> None:
+    content, failing = version(0), FailingDisk()
+    failing.number = number
+    with closing(BlobStore(tmp_path, disk=failing.disk())) as store:
+        name = put_file(store, content)
+        for left in range(12):
+            failing.kind, failing.left = kind, left
+            with suppress(FilestoreError, OSError, BlobMissing):
+                freeze(store, name)
+            failing.kind = ""
+            assert read(store, name) == content, left
+            failing.kind, failing.left = kind, left
+            with suppress(FilestoreError, OSError, BlobMissing):
+                thaw(store, name)
+            failing.kind = ""
+            assert read(store, name) == content, left
+            collect_all(store)
+            assert read(store, name) == content, left
+        assert os.listdir(store.cold.manifests.drafts) == []
+
+
+def test_file_stays_if_its_manifest_was_replaced(store: BlobStore) -> None:
+    name = put_file(store, version(0))
+    file, _ = store.identity(name)
+    assert not store.replace_by_cold(name, file=file, manifest=(1, 1))
+    freeze(store, name)
+    manifest, _ = store.cold.identity(name)
+    put_file(store, version(0))
+    file, _ = store.identity(name)
+    with store.cold.writer(FinishedBlob(name, len(version(0)))) as writer:
+        for chunk_id, piece in ChunkCutter().cut(version(0), is_last=True):
+            writer.add([(chunk_id, len(piece))])
+            writer.put([(chunk_id, piece)])
+        for _ in writer.prove():
+            pass
+        assert writer.place() is not None
+    assert not store.replace_by_cold(name, file=file, manifest=manifest)
+    assert store.has_file(name)
+
+
+def test_manifest_with_another_bit_is_damage(store: BlobStore, tmp_path: Path) -> None:
+    name = put_file(store, version(0))
+    freeze(store, name)
+    path = tmp_path / "cold" / name[:2] / name
+    raw = path.read_bytes()
+    path.chmod(0o600)
+    for at in (10, 60, 100, len(raw) - 1):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with pytest.raises(BlobDamaged):
+            store.open(name)
+    path.write_bytes(raw[:-50])
+    with pytest.raises(BlobDamaged):
+        store.open(name)
+
+
+def test_chunk_that_was_affirmed_since_it_was_listed_stays(store: BlobStore) -> None:
+    content = version(0)[:100_000]
+    chunk_id = hashlib.sha256(content).digest()
+    store.cold.chunks.put([(chunk_id, content)])
+    (row,) = store.cold.chunks.rows(bytes(32), b"\xff" * 33)
+    assert store.cold.chunks.affirm([chunk_id]) == {chunk_id}
+    assert store.cold.chunks.remove([row]) == []
+    (row,) = store.cold.chunks.rows(bytes(32), b"\xff" * 33)
+    assert store.cold.chunks.remove([row]) == [row]
+
+
+def test_blob_that_is_placed_while_chunks_are_listed_keeps_them(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = version(0)
+    name = hashlib.sha256(content).hexdigest()
+    writer = store.cold.writer(FinishedBlob(name, len(content)))
+    for chunk_id, piece in ChunkCutter().cut(content, is_last=True):
+        writer.add([(chunk_id, len(piece))])
+        writer.put([(chunk_id, piece)])
+    for _ in writer.prove():
+        pass
+    rows = store.cold.chunks.rows
+
+    def places_then_lists(start: bytes, stop: bytes) -> Any:
+        yield from rows(start, stop)
+        assert writer.place() is not None
+        writer.close()
+
+    monkeypatch.setattr(store.cold.chunks, "rows", places_then_lists)
+    collect_all(store)
+    assert read(store, name) == content

@@ -76,6 +76,8 @@ def rich_state(path: Path) -> State:
     state.done(part)
     state.done(msgspec.structs.replace(create(ADMIN, "f6", size_bytes=0), parts=["p1"]))
     state.done(create_bucket(ADMIN, "b1"))
+    cold = commands.UpdateBucket(caller=ADMIN, bucket_id="b1", name=None, quota_bytes=None, storage="cold")
+    state.done(cold)
     state.done(grant(ADMIN, "bucket:b1", "group:lab"))
     state.done(grant(ADMIN, "file:f2", "user:bob", expires_at_ms=state.at_ms + 1))
     state.done(public_token(ADMIN, "f2", "t1"))

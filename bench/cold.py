@@ -1,0 +1,302 @@
+"""Cold replicas: `make bench BENCH=cold`.
+
+Nights of projects of which one block in a hundred changes, stored by a cluster of three nodes (as files, then
+as chunks), and beside it by restic and borg, where these are installed, on the same directory in the same
+run. Then a node of one replica: how fast content turns cold, and downloads of cold and of hot content, whole
+and in ranges of 1 MiB, turn by turn. Last, a node with a million chunks: how long it takes to open them, and
+how much memory. COLD_PROJECTS, COLD_MB, COLD_NIGHTS, COLD_WHOLE_MB and COLD_CHUNKS change the sizes.
+"""
+
+import asyncio
+import hashlib
+import http.client
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Final
+
+from bench.one_node import OneNode
+from deploy.dev_cluster import DevelopmentCluster
+from deploy.processes import LOOPBACK
+from node.cold.chunks import ChunkStore
+
+PROJECTS: Final = int(os.environ.get("COLD_PROJECTS", "30"))
+PROJECT_BYTES: Final = int(os.environ.get("COLD_MB", "50")) * 1_000_000
+NIGHTS: Final = int(os.environ.get("COLD_NIGHTS", "7"))
+CHUNKS: Final = int(os.environ.get("COLD_CHUNKS", "1000000"))
+WHOLE_BYTES: Final = int(os.environ.get("COLD_WHOLE_MB", "1024")) << 20
+RANGE_BYTES: Final = 1 << 20
+RANGES: Final = 200
+TURNS: Final = 3
+BLOCK_BYTES: Final = 4096
+CHANGED_SHARE: Final = 0.01
+_WORDS: Final = [
+    b"interface",
+    b"router",
+    b"ospf",
+    b"10.0.0.",
+    b"permit",
+    b"shutdown",
+    b"vlan",
+    b"description",
+]
+
+
+def text(dice: random.Random, size_bytes: int) -> bytes:
+    """Configurations and logs."""
+    lines = (b" ".join(dice.choices(_WORDS, k=6)) + b" %d\n" % dice.randrange(1000) for _ in range(20_000))
+    block = b"".join(lines)
+    return (block * (size_bytes // len(block) + 1))[:size_bytes]
+
+
+class Project:
+    """A directory with an image of a disk, text, and a zip of text, as an export has them."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self._dice, self._path = random.Random(number), path
+        path.mkdir(parents=True)
+        image_bytes = PROJECT_BYTES * 7 // 10
+        system = random.Random(number % 3)  # three systems on all images
+        image = bytearray(system.randbytes(image_bytes // 3) + text(system, image_bytes // 3))
+        image += bytes(image_bytes - len(image))
+        (path / "disk.qcow2").write_bytes(image)
+        (path / "log.txt").write_bytes(text(self._dice, PROJECT_BYTES * 2 // 10))
+        self._zip()
+
+    def change(self) -> None:
+        """One block in a hundred of the image changes, in runs of eight; the text grows."""
+        with (self._path / "disk.qcow2").open("r+b") as file:
+            blocks = (self._path / "disk.qcow2").stat().st_size // BLOCK_BYTES
+            for _ in range(max(1, int(blocks * CHANGED_SHARE / 8))):
+                file.seek(self._dice.randrange(blocks - 8) * BLOCK_BYTES)
+                file.write(self._dice.randbytes(8 * BLOCK_BYTES))
+        with (self._path / "log.txt").open("ab") as file:
+            file.write(text(self._dice, 20_000))
+        self._zip()
+
+    def _zip(self) -> None:
+        with zipfile.ZipFile(self._path / "configs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("startup.cfg", text(self._dice, PROJECT_BYTES // 10))
+
+
+def show(name: str, value: str, beside: str = "") -> None:
+    """One line of the result."""
+    sys.stdout.write(f"{name:<44} {value:<24} {beside}\n")
+    sys.stdout.flush()
+
+
+def size_of(path: Path) -> int:
+    """The bytes of all files below a directory."""
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def timed(work: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
+
+
+class Product:
+    """A cluster of three nodes, three replicas; its bucket is cold."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.cluster = DevelopmentCluster(directory / "cluster", node_count=3, replicas=3)
+        stack.callback(self.cluster.stop)
+        self.cluster.start()
+        self.nodes = [self.cluster.data(each) for each in self.cluster.layout.of_role("node")]
+        self.bucket_id = asyncio.run(self._make_bucket())
+
+    async def _make_bucket(self) -> str:
+        async with self.cluster.client() as client:
+            made = await client.buckets.create("nights")
+            await client.buckets.update(made.bucket_id, storage="cold")
+            return made.bucket_id
+
+    def put(self, source: Path) -> None:
+        """Upload every file of every project, four at a time."""
+        asyncio.run(self._put(source))
+
+    async def _put(self, source: Path) -> None:
+        paths = [path for path in sorted(source.rglob("*")) if path.is_file()]
+        async with self.cluster.client() as client:
+            turn = asyncio.Semaphore(4)
+
+            async def upload(path: Path) -> None:
+                async with turn:
+                    await client.files.upload(path, kind="backup", bucket_id=self.bucket_id, resume=False)
+
+            await asyncio.gather(*(upload(path) for path in paths))
+
+    def freeze(self) -> dict[str, Any]:
+        """Run the job to its end; its result."""
+        return asyncio.run(run_job(self.cluster, "freeze"))
+
+    def stored_bytes(self) -> float:
+        """Bytes of one replica of all, on average: chunks, manifests, and what is a file still."""
+        parts = ("chunks", "cold", "blobs", "packs")
+        index = sum(each.stat().st_size for node in self.nodes for each in node.glob("*/index.sqlite*"))
+        return (sum(size_of(node / part) for node in self.nodes for part in parts) - index) / len(self.nodes)
+
+
+async def run_job(cluster: DevelopmentCluster, name: str) -> dict[str, Any]:
+    """Trigger a job and wait for its end."""
+    async with cluster.client() as client:
+        run = await client.jobs.wait((await client.jobs.trigger(name)).run_id)
+        if run.status != "completed" or not isinstance(run.result, dict):
+            raise RuntimeError(f"{name}: {run.status} {run.result}")
+        return run.result
+
+
+def other_stores(directory: Path) -> Iterator[tuple[str, Path, Callable[[Path, int], None]]]:
+    """Restic and borg, where they are installed: name, repository, and a night of each."""
+    environment = os.environ | {
+        "RESTIC_PASSWORD": "x",
+        "BORG_BASE_DIR": str(directory / "borg-home"),
+        "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
+    }
+
+    def run(*command: str) -> None:
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    if shutil.which("restic"):
+        repository = directory / "restic"
+        version = subprocess.run(["restic", "version"], check=True, capture_output=True, text=True).stdout
+        extra = () if version.split()[1] < "0.14" else ("--compression", "auto")
+        if extra:
+            run("restic", "-r", str(repository), "init", "--repository-version", "2")
+        else:
+            run("restic", "-r", str(repository), "init")
+        yield (
+            "restic",
+            repository,
+            lambda source, _: run("restic", "-r", str(repository), *extra, "backup", str(source)),
+        )
+    if shutil.which("borg"):
+        repository = directory / "borg"
+        run("borg", "init", "-e", "none", str(repository))
+        yield (
+            "borg",
+            repository,
+            lambda source, night: run(
+                "borg", "create", "--compression", "zstd,3", f"{repository}::{night}", str(source)
+            ),
+        )
+
+
+def nights(directory: Path) -> None:
+    """All nights of the product and of the others; bytes of one replica and seconds of each night."""
+    source = directory / "projects"
+    projects = [Project(source / f"project{number}", number) for number in range(PROJECTS)]
+    with ExitStack() as stack:
+        product, others = Product(directory, stack), list(other_stores(directory))
+        logical = 0
+        for night in range(1, NIGHTS + 1):
+            if night > 1:
+                for project in projects:
+                    project.change()
+            logical += size_of(source)
+            put_s = timed(lambda: product.put(source))
+            freeze_s = timed(product.freeze)
+            mine = f"{product.stored_bytes() / 1e6:.0f} MB, put {put_s:.1f} s, freeze {freeze_s:.1f} s"
+            theirs = []
+            for name, repository, backup in others:
+                took_s = timed(lambda backup=backup, night=night: backup(source, night))  # type: ignore[misc]
+                theirs.append(f"{name} {size_of(repository) / 1e6:.0f} MB, {took_s:.1f} s")
+            show(f"after night {night}, {logical / 1e6:.0f} MB of content", mine, "; ".join(theirs))
+
+
+def downloads(directory: Path) -> None:
+    """Downloads from one node: its content as a file, then as chunks, turn by turn in TURNS rounds."""
+    with ExitStack() as stack:
+        node = OneNode(directory / "node", stack, {WHOLE_BYTES: 1})
+        ((file_uuid, sha256),) = node.stored[WHOLE_BYTES]
+        path, cluster = f"/api/v1/files/{file_uuid}", node.cluster
+        asyncio.run(set_storage(cluster, "cold"))
+        figures: dict[str, list[float]] = {"hot": [], "cold": [], "hot ranges": [], "cold ranges": []}
+        for turn in range(TURNS):
+            if turn:
+                asyncio.run(run_job(cluster, "thaw"))
+            assert node.blob_path(sha256).exists()
+            _measure(node, path, "hot", figures)
+            took_s = timed(lambda: asyncio.run(run_job(cluster, "freeze")))
+            show("turning cold", f"{WHOLE_BYTES / took_s / 1e6:.0f} MB/s", "with the time of the job")
+            assert not node.blob_path(sha256).exists()
+            _measure(node, path, "cold", figures)
+        for hot, cold in (("hot", "cold"), ("hot ranges", "cold ranges")):
+            best = max(figures[hot]), max(figures[cold])
+            ratio = best[1] / best[0]
+            show(f"GET, {cold}", f"{best[1]:.0f} MB/s, {ratio:.2f} of hot", f"hot {best[0]:.0f} MB/s")
+
+
+def _measure(node: OneNode, path: str, name: str, figures: dict[str, list[float]]) -> None:
+    headers = {"Authorization": f"Bearer {node.token}"}
+    with closing(http.client.HTTPConnection(LOOPBACK, node.plain_port)) as connection:
+        for _ in range(2):  # the first one reads and verifies
+            took_s = timed(lambda: _get(connection, path, headers, WHOLE_BYTES))
+        figures[name].append(WHOLE_BYTES / took_s / 1e6)
+        dice = random.Random(1)
+        starts = [dice.randrange(WHOLE_BYTES - RANGE_BYTES) for _ in range(RANGES)]
+
+        def get_ranges() -> None:
+            for start in starts:
+                ranged = headers | {"Range": f"bytes={start}-{start + RANGE_BYTES - 1}"}
+                _get(connection, path, ranged, RANGE_BYTES)
+
+        figures[f"{name} ranges"].append(RANGES * RANGE_BYTES / timed(get_ranges) / 1e6)
+
+
+def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str], size_bytes: int) -> None:
+    connection.request("GET", path, headers=headers)
+    answer, buffer, read_bytes = connection.getresponse(), bytearray(1 << 20), 0
+    while count := answer.readinto(buffer):
+        read_bytes += count
+    if read_bytes != size_bytes:
+        raise RuntimeError(f"{answer.status}: {read_bytes} bytes")
+
+
+async def set_storage(cluster: DevelopmentCluster, storage: Any) -> None:
+    """Of the default bucket."""
+    async with cluster.client() as client:
+        async for bucket in client.buckets.list():
+            await client.buckets.update(bucket.bucket_id, storage=storage)
+
+
+def many_chunks(directory: Path) -> None:
+    """Open a store of CHUNKS chunks in a process of its own."""
+    with closing(ChunkStore(directory)) as store:
+        for first in range(0, CHUNKS, 2000):
+            contents = [
+                number.to_bytes(8, "little") * 8 for number in range(first, min(first + 2000, CHUNKS))
+            ]
+            store.put([(hashlib.sha256(content).digest(), content) for content in contents])
+    script = (
+        "import resource, sys, time; from pathlib import Path; from node.storage.blobs import BlobStore;"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; began = time.perf_counter();"
+        "store = BlobStore(Path(sys.argv[1])); count = store.cold.chunks.totals()[0];"
+        "took = time.perf_counter() - began; after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "print(f'{count} chunks: {took:.2f} s, {(after - before) / 1024:.0f} MB'); store.close()"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(directory)], check=True, capture_output=True)
+    show("opening", done.stdout.decode().strip())
+
+
+def main() -> None:
+    """The command."""
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
+        for part in (nights, downloads, many_chunks):
+            directory = Path(name) / part.__name__
+            directory.mkdir()
+            part(directory)
+            shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Cold blobs in the data directory of a node, by its files alone: the node may be running."""
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from node.cold.chunks import ChunkStore
+from node.cold.manifest import ManifestInvalid, decode_manifest
+from node.packs.pack_file import pack_name
+from node.packs.record import HEAD_BYTES
+from node.packs.rows import blob_of
+from tests.packed_blobs import BUSY_S
+
+
+def manifest_of(data: Path, name: str) -> Path:
+    """Where the manifest of a blob lies."""
+    return data / "cold" / name[:2] / name
+
+
+def cold_names(data: Path) -> list[str]:
+    """The names of all blobs with a manifest, ascending."""
+    return sorted(path.name for path in (data / "cold").glob("??/*"))
+
+
+def cold_content(data: Path, name: str) -> bytes | None:
+    """The content of a cold blob; None if there is none, or it is damaged."""
+    try:
+        manifest = decode_manifest(manifest_of(data, name).read_bytes(), name)
+    except (OSError, ManifestInvalid):
+        return None
+    found, store = list[bytes](), ChunkStore(data)
+    address = f"file:{data / 'chunks' / 'index.sqlite'}?mode=ro"
+    asked = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs WHERE sha256 = ?"
+    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as db:
+        for chunk_id in manifest.ids():
+            content = None
+            for row in map(blob_of, db.execute(asked, (chunk_id,))):
+                with suppress(OSError), (data / "chunks" / pack_name(row.place.pack)).open("rb") as pack:
+                    start = row.place.offset + HEAD_BYTES
+                    content = content or store.unpack(row, os.pread(pack.fileno(), row.length, start))
+            if content is None:
+                return None
+            found.append(content)
+    return b"".join(found)
+
+
+def cold_sizes(data: Path) -> dict[str, int]:
+    """The size of the content of each cold blob with a sound manifest."""
+    sizes = {}
+    for name in cold_names(data):
+        with suppress(OSError, ManifestInvalid):
+            sizes[name] = decode_manifest(manifest_of(data, name).read_bytes(), name).size_bytes
+    return sizes
