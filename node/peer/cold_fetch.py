@@ -53,8 +53,8 @@ STEP_BYTES: Final = 8 << 20  # read back in one job for the disk's threads
 class ColdCustody(NamedTuple):
     """What the custody of this node wants to know of cold fetches.
 
-    `placing` is entered around the placing of a manifest; `note_leftovers` is called if chunks may be left that
-    no manifest names.
+    `placing` is entered around the placing of a manifest; `note_leftovers` is called if chunks may be left
+    that no manifest names.
     """
 
     placing: Callable[[], AbstractAsyncContextManager[None]]
