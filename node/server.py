@@ -41,7 +41,6 @@ from node.membership.announcement import Announcement
 from node.membership.disk_monitor import DiskWatch
 from node.membership.renewal import keep_renewed
 from node.peer.client import PeerClient
-from node.peer.cold_fetch import ColdCustody
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
 from node.peer.rate_budget import Budget
@@ -300,14 +299,9 @@ async def open_node(
     partials = await disk.run(PartialStore, blobs)
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
+    cold = custody.cold.for_fetches if custody is not None else None
     fetches = Fetches(
-        node_id=config.id,
-        blobs=blobs,
-        partials=partials,
-        peers=peers,
-        disk=disk,
-        metrics=counts,
-        cold=ColdCustody(custody.cold.placing, custody.cold.note_leftovers) if custody is not None else None,
+        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, cold=cold
     )
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None

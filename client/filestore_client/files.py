@@ -40,7 +40,7 @@ from filestore_client.kinds import (
     kind_of,
     new_record_fields,
 )
-from filestore_client.sending import NEW, abandon, base_of, compared, resumed, send, tell
+from filestore_client.sending import NEW, abandon, base_of, find_begun, send, stored_record, tell
 from filestore_client.transfer.creating import BegunUpload, NewFile, begin, create, upload_at_once
 from filestore_client.transfer.downloading import (
     Progress,
@@ -168,9 +168,9 @@ class Files:
                     only_url=only_url,
                     progress=partial(tell, progress, source),
                 )
-                return await compared(transport, chosen, made, source), memory
+                return await stored_record(transport, chosen, made, source), memory
             memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
-            unfinished, state = await resumed(transport, memory) if resume else (None, NEW)
+            unfinished, state = await find_begun(transport, memory) if resume else (None, NEW)
             try:
                 if unfinished is not None and not await is_begun_with(source, state):
                     await abandon(transport, memory, unfinished)
@@ -185,7 +185,7 @@ class Files:
                 await send(
                     transport, unfinished, source, state, only_url=only_url, progress=progress, base=found
                 )
-                return await compared(transport, chosen, unfinished, source), memory
+                return await stored_record(transport, chosen, unfinished, source), memory
             except FileChanged:
                 await abandon(transport, memory, unfinished)
                 raise
@@ -383,7 +383,7 @@ class Files:
             with suppress(FilestoreError):
                 await give_up(transport, upload.file_uuid)
             raise
-        return await compared(transport, kind, upload, source)
+        return await stored_record(transport, kind, upload, source)
 
     async def _send_identified(
         self,
@@ -398,7 +398,7 @@ class Files:
         """Upload what can be read again from its beginning, and go on where an earlier upload of it ended."""
         transport = self._transport.sibling()
         memory = Memory.of_identity(transport.cluster, identity, {"kind": kind, **wanted})
-        begun, state = await resumed(transport, memory)
+        begun, state = await find_begun(transport, memory)
         if begun is None:
             begun = await create(transport, _new(kind, wanted), source)
             memory.write(begun)
@@ -411,7 +411,7 @@ class Files:
                     "content again."
                 )
             await send(transport, begun, source, state, only_url=only_url, progress=progress)
-            record = await compared(transport, kind, begun, source)
+            record = await stored_record(transport, kind, begun, source)
         except (ChecksumMismatch, FileChanged):
             await abandon(transport, memory, begun)
             raise

@@ -78,7 +78,7 @@ def tell(progress: Progress, source: Source, done_bytes: int) -> None:
     progress(done_bytes, source.size_bytes)
 
 
-async def compared(
+async def stored_record(
     transport: Transport, kind: Kind, unfinished: UnfinishedUpload, source: Source
 ) -> FileRecord:
     """The record. Raises ChecksumMismatch when the file that is stored is not the one that is here."""
@@ -92,7 +92,7 @@ async def compared(
     return record
 
 
-async def resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, UploadState]:
+async def find_begun(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, UploadState]:
     """Return the upload of an earlier run that the server still has, and its state."""
     unfinished = memory.read()
     if unfinished is None:

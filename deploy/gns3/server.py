@@ -166,12 +166,8 @@ class Gns3Server:
 
     @property
     def compression(self) -> str:
-        """How it packs what it exports, as the store names it.
-
-        GNS3 3 is asked not to compress: then two exports have equal parts, which are sent and kept once. GNS3
-        2.2 offers no choice.
-        """
-        return "none" if self.is_v3 else "deflate"
+        """How it packs what it exports, as the store names it."""
+        return "none" if self.is_v3 else "deflate"  # exports with equal parts, which are sent and kept once
 
     async def projects(self) -> list[LabProject]:
         """Every project that the user may see, by name."""

@@ -24,6 +24,7 @@ from node.custody.freezing import NotFrozen, freeze, thaw
 from node.custody.packing import Packing
 from node.diskio.fs import DiskFull, storage_errors
 from node.packs.store import BLOB_BYTES_MAX
+from node.peer.cold_fetch import ColdCustody
 from node.storage.cold_blobs import ProofFailed
 from node.storage.damage import remove_from_service
 from node.storage.pins import finished_blobs
@@ -56,6 +57,7 @@ class ColdStorage:
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
         self._is_due = True
         self._collected_at_s: float | None = None  # the first collection counts from the first look
+        self.for_fetches = ColdCustody(self.mark_for_placing, self.note_leftovers)
         self.sizes, self._is_measured = ColdSizes(), False
 
     async def freeze(self, run: Pass) -> None:
@@ -95,7 +97,7 @@ class ColdStorage:
         self._is_due = True
 
     @asynccontextmanager
-    async def placing(self) -> AsyncIterator[None]:
+    async def mark_for_placing(self) -> AsyncIterator[None]:
         """Enter this around the placing of a manifest that was fetched, which waits for no freeze.
 
         The data directory says before that it may have some. Raises FilestoreError.

@@ -57,6 +57,7 @@ from web.app import Listener, new_application, serve
 CLUSTER = "lab"
 CONTENT = os.urandom(9_000_000)  # three segments, the last one short
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+COLD = ColdCustody(nullcontext, lambda: None)
 COORDINATORS = [
     CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)  # nobody is there
 ]
@@ -108,7 +109,7 @@ async def running_node(
     disk, blobs = DiskWorkers(), BlobStore(directory)
     metadata = log or MetadataClient(identity, COORDINATORS, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
-    peers = PeerClient(contexts.client, metadata, view)
+    peers, partials = PeerClient(contexts.client, metadata, view), PartialStore(blobs)
     metrics = NodeMetrics(registry := CollectorRegistry())
     replication = Replication(
         node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=metrics
@@ -122,13 +123,7 @@ async def running_node(
         work=_no_work,
     )
     fetches = Fetches(
-        node_id=node_id,
-        blobs=blobs,
-        partials=PartialStore(blobs),
-        peers=peers,
-        disk=disk,
-        metrics=metrics,
-        cold=ColdCustody(nullcontext, lambda: None),
+        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics, cold=COLD
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
