@@ -296,10 +296,9 @@ async def open_node(
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
-    partials = await disk.run(PartialStore, blobs)
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
-    cold = custody.cold.for_fetches if custody is not None else None
+    cold, partials = custody and custody.cold.for_fetches, await disk.run(PartialStore, blobs)
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, cold=cold
     )

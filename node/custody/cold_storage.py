@@ -55,8 +55,8 @@ class ColdStorage:
         self._turn = asyncio.Lock()
         self._marking = asyncio.Lock()  # from what `marks` notes until that is so
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
-        self._is_due = True
-        self._collected_at_s: float | None = None  # the first collection counts from the first look
+        self._is_due, self._collected_at_s = False, float("-inf")
+        self._first_at_s: float | None = None  # of what an earlier process has left
         self.for_fetches = ColdCustody(self.mark_for_placing, self.note_leftovers)
         self.sizes, self._is_measured = ColdSizes(), False
 
@@ -116,8 +116,10 @@ class ColdStorage:
         chunks, now_s = self._context.blobs.cold.chunks, asyncio.get_running_loop().time()
         if not await self._context.disk.run(chunks.exists):
             return
-        if self._collected_at_s is None:  # a fetch that a crash has ended may go on with its chunks
-            self._collected_at_s = now_s
+        if self._first_at_s is None:  # until then a fetch that a crash has ended may use its chunks
+            self._first_at_s = now_s + COLLECT_S
+        if now_s >= self._first_at_s:
+            self._is_due, self._first_at_s = True, float("inf")
         if await self._repair.repair_noted():
             self._is_due = True
         if self._is_due and now_s - self._collected_at_s >= COLLECT_S:
