@@ -298,7 +298,7 @@ async def open_node(
     )
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
-    cold, partials = custody and custody.cold.for_fetches, await disk.run(PartialStore, blobs)
+    cold, partials = custody.cold.for_fetches if custody else None, await disk.run(PartialStore, blobs)
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, cold=cold
     )
