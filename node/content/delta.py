@@ -20,12 +20,11 @@ from metadata.model.records import Caller, ContentRecord
 from node.cold.delta import DeltaDecoder
 from node.content.sources import ANSWER_TIMEOUT_S, note_failure, read_pieces, source_order
 from node.content.upload_session import UploadSession
-from node.peer.chunk_lists import LIST_TYPE, list_chunks, path_of
+from node.peer.chunk_lists import list_chunks, path_of, send_list
 from node.peer.client import PeerFailed, pieces
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.services import NODE, NodeServices
 from runtime.time_limits import note_progress, own_bounds
-from web.app import ClientGone
 from web.headers.conditions import field_of
 from web.request_body import Batch
 
@@ -43,15 +42,7 @@ async def file_chunks(request: web.Request) -> web.StreamResponse:
     with own_bounds():
         caller, services = await authenticate(request), request.app[NODE]
         content = await find_base(services, caller, path_uuid(request, "file_uuid"))
-        for source in source_order(services, content.replicas):
-            async with aclosing(_listed(services, source, content)) as coming:
-                try:
-                    first = await anext(coming, b"")
-                except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
-                    await note_failure(services, content.file.blob_sha256, source, failure)
-                    continue
-                return await _send_list(request, first, coming)
-        raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
+        return await send_list(request, _listed(services, content))
 
 
 async def find_base(services: NodeServices, caller: Caller, file_uuid: str) -> ContentRecord:
@@ -108,41 +99,39 @@ async def _span(
                 note_progress()  # this disk has written it
                 await session.holder.keep_up()
                 session.lock.touch()
+    note_progress()  # a span may take as long as a client waits
     if waiting:
         yield waiting
 
 
-async def _listed(services: NodeServices, source: str, content: ContentRecord) -> AsyncGenerator[bytes, None]:
+async def _listed(services: NodeServices, content: ContentRecord) -> AsyncGenerator[bytes, None]:
+    """Yield the list of the first source that sends one. Raises Unavailable, also if it breaks off."""
+    sha256, is_begun = content.file.blob_sha256, False
+    for source in source_order(services, content.replicas):
+        try:
+            async with aclosing(_listed_by(services, source, sha256)) as parts:
+                async for part in parts:
+                    is_begun = True
+                    yield part
+            return
+        except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
+            await note_failure(services, sha256, source, failure)
+            if is_begun:
+                break
+    raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
+
+
+async def _listed_by(services: NodeServices, source: str, sha256: str) -> AsyncGenerator[bytes, None]:
     """Yield the list of one source. Raises BlobMissing, BlobDamaged, PeerFailed, FilestoreError."""
-    sha256 = content.file.blob_sha256
     if source == services.node_id:
         with await services.disk.open(services.blobs.open, sha256) as blob:
             async with services.cuttings, aclosing(list_chunks(services.disk, blob)) as own:
                 async for part in own:
                     yield part
         return
-    asked = services.peers.request(
-        source, "GET", path_of(sha256, cuts=True), answer_timeout_s=ANSWER_TIMEOUT_S
-    )
-    async with asked as answer:
+    path = path_of(sha256, cuts=True)
+    async with services.peers.request(source, "GET", path, answer_timeout_s=ANSWER_TIMEOUT_S) as answer:
         if answer.status != 200:
             raise PeerFailed(source, f"answered {answer.status}")
         async for part in pieces(source, answer):
             yield part
-
-
-async def _send_list(
-    request: web.Request, first: bytes, rest: AsyncGenerator[bytes, None]
-) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": LIST_TYPE, "Cache-Control": "private, no-cache"})
-    try:
-        await response.prepare(request)
-        await response.write(first)
-        async for part in rest:
-            await response.write(part)
-        await response.write_eof()
-    except ConnectionResetError as error:
-        raise ClientGone("the client disconnected while a list was sent") from error
-    except (BlobMissing, BlobDamaged, PeerFailed) as failure:  # too late for another answer
-        raise Unavailable(str(failure)) from failure
-    return response

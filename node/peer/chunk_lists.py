@@ -5,7 +5,10 @@ A cold replica has the list. The content of a hot one is cut for it, which costs
 """
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
+
+from aiohttp import web
 
 from node.cold.cutting import ChunkCutter
 from node.cold.manifest import Chunk, encode_chunks
@@ -13,9 +16,27 @@ from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_errors
 from node.storage.cold_blobs import OpenColdBlob
 from node.storage.segments import OpenBlob
+from web.app import ClientGone
 
 LIST_TYPE: Final = "application/vnd.filestore.chunks"
 CUT_BYTES: Final = 8 << 20  # in one job for the disk's threads
+
+
+async def send_list(request: web.Request, parts: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+    """Send a list as its parts come. Raises what they raise, before the first one only as an answer."""
+    response = web.StreamResponse(headers={"Content-Type": LIST_TYPE, "Cache-Control": "private, no-cache"})
+    async with aclosing(parts):
+        first = await anext(parts, b"")
+        try:
+            await response.prepare(request)
+            if first:
+                await response.write(first)
+            async for part in parts:
+                await response.write(part)
+            await response.write_eof()
+        except ConnectionResetError as error:
+            raise ClientGone("the client disconnected while a list was sent") from error
+    return response
 
 
 def path_of(sha256: str, *, cuts: bool) -> str:

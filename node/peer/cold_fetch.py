@@ -90,7 +90,7 @@ class ColdFetches:
             await _Gathering(self._context, self._blobs, writer, manifest, sources, fetch).run()
             await self._prove(writer, fetch)
             is_placed = await self._place(writer, blob.sha256)
-            return is_placed
+            return is_placed or await run(self._blobs.has, blob.sha256)
         except ChunkMissing as error:
             if isinstance(error, ChunkDamaged):
                 await run(self._blobs.cold.note_damaged, error.id)
@@ -130,7 +130,9 @@ class ColdFetches:
         try:
             async with asyncio.timeout(LIST_S_MAX):
                 raw = await _ask_list(self._context.peers, source, blob)
-            return None if raw is None else decode_list(raw, blob.sha256, blob.size_bytes)
+            if raw is None:
+                return None
+            return await self._context.disk.run(decode_list, raw, blob.sha256, blob.size_bytes)
         except (PeerFailed, ManifestInvalid, TimeoutError) as failure:
             facts = {"sha256": blob.sha256, "peer": source, "reason": str(failure)}
             _log.warning("a node does not list the chunks of a blob", extra=facts)

@@ -23,7 +23,7 @@ from metadata.model.identifiers import is_sha256
 from node.base.metrics import count_bytes
 from node.diskio.executor import write_overlapped
 from node.packs.store import BLOB_BYTES_MAX
-from node.peer.chunk_lists import list_chunks
+from node.peer.chunk_lists import list_chunks, send_list
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
 from node.peer.salvage import PATH, local_segment, local_sums
@@ -173,18 +173,14 @@ async def _chunks(request: web.Request) -> web.StreamResponse:
     """
     services, sha256 = request.app[NODE], _sha256(request)
     with await _opened(services, sha256) as blob:
-        if isinstance(blob, OpenColdBlob):
-            services.metrics.replica_bytes.labels("sent").inc(len(blob.manifest.entries))
-            return web.Response(body=blob.manifest.entries)
-        if request.query.get("cut") != "1":
+        if not isinstance(blob, OpenColdBlob) and request.query.get("cut") != "1":
             raise NotFound("This replica is not cold.")
-        response = web.StreamResponse()
-        async with services.cuttings, aclosing(list_chunks(services.disk, blob)) as parts:
-            await response.prepare(request)
-            async for part in parts:
-                await response.write(part)
-        await response.write_eof()
-    return response
+        try:
+            async with services.cuttings:
+                return await send_list(request, list_chunks(services.disk, blob))
+        except BlobDamaged as damage:
+            await remove_from_service(services.disk, services.blobs, services.metrics, damage)
+            raise Unavailable(f"This replica cannot be read: {damage}") from damage
 
 
 async def _pull(request: web.Request) -> web.StreamResponse:
