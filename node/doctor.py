@@ -68,7 +68,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
         check_packs(findings, files.data / "packs", deep=deep)
         chunks = ChunkStore(files.data)
         check_packs(findings, files.data / CHUNKS, deep=deep, unpack=chunks.unpack, noun="chunk")
-        _check_manifests(findings, files.data / COLD)
+        check_manifests(findings, files.data / COLD)
         _check_uploads(findings, files.data / "uploads")
         _describe_quarantine(findings, files.data / "quarantine")
     return findings
@@ -159,7 +159,7 @@ def _sidecar_fault(path: Path, size_bytes: int) -> str:
     return ""
 
 
-def _check_manifests(findings: Findings, cold: Path) -> None:
+def check_manifests(findings: Findings, cold: Path) -> None:
     """Check the manifests of cold blobs. Whether their chunks are there is left to the running node."""
     count = size_bytes = 0
     for upper in _entries(findings, cold):

@@ -298,9 +298,9 @@ async def open_node(
     )
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
-    cold, partials = custody.cold.for_fetches if custody else None, await disk.run(PartialStore, blobs)
+    partials, mark = await disk.run(PartialStore, blobs), custody.cold.mark_for_placing if custody else None
     fetches = Fetches(
-        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, cold=cold
+        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, mark=mark
     )
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None

@@ -26,7 +26,7 @@ from node.cold.manifest import (
 )
 from node.diskio.areas import Areas
 from node.diskio.durable import DirectorySyncs, Disk, write_all
-from node.diskio.fs import READ_FLAGS, closing_descriptor, mkdir, opened_directory, unlink
+from node.diskio.fs import READ_FLAGS, closing_descriptor, mkdir, opened_directory, remove_tree, unlink
 
 COLD: Final = "cold"
 DRAFTS: Final = "drafts"
@@ -69,6 +69,14 @@ class ManifestFiles:
                     self.syncs.sync(self._disk, directory, upper)
             return list(self.names())
 
+    def state(self) -> tuple[int, ...]:
+        """Return a state that changes when a manifest or a draft comes or goes, in any process."""
+        found = [os.fstat(self.drafts).st_mtime_ns]
+        for upper in _UPPERS:
+            with suppress(FileNotFoundError):
+                found.append(os.stat(upper, dir_fd=self._cold).st_mtime_ns)
+        return tuple(found)
+
     def place(self, draft: str, sha256: str, *, unless: Callable[[], bool]) -> bool:
         """Give a synced draft the name of its blob, durably; return False if `unless` returns True.
 
@@ -95,7 +103,7 @@ class ManifestFiles:
                 os.stat(sha256, dir_fd=upper, follow_symlinks=False)
                 if unless():
                     return False
-                os.unlink(sha256, dir_fd=upper)
+                remove_tree(sha256, parent=upper)
                 self.syncs.sync(self._disk, upper, sha256[:2])
         except FileNotFoundError:
             return False

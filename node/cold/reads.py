@@ -6,6 +6,7 @@ What a crash takes only costs a replica that turns cold too early. All calls blo
 """
 
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class ReadLog:
         self._directory, self._name = areas.keep_open(DIRECTORY), f"{name or 'node'}.json"
         self._clock_s = clock_s
         self._new = set[str]()
+        self._flushing = threading.Lock()
         self._hours = OrderedDict(sorted(self._read(self._name).items(), key=lambda each: each[1][-1]))
         self._flushed_at_s = float("-inf")
 
@@ -47,17 +49,10 @@ class ReadLog:
     def flush(self, *, at_once: bool = False) -> None:
         """Write what is new, if it is time. What the disk refuses is written the next time."""
         now_s = time.monotonic()
-        if not self._new or (not at_once and now_s - self._flushed_at_s < FLUSH_S):
-            return
-        self._flushed_at_s = now_s
-        hour, new, self._new = int(self._clock_s() // 3600), self._new, set()
-        for sha256 in new:
-            hours = self._hours.pop(sha256, [])
-            self._hours[sha256] = (hours if hours and hours[-1] >= hour else [*hours, hour])[-HOURS_KEPT:]
-        while len(self._hours) > BLOBS_MAX or hour - next(iter(self._hours.values()))[-1] > AGE_HOURS_MAX:
-            self._hours.popitem(last=False)
-        with suppress(OSError):
-            self._write(encode_sealed(self._hours))
+        if self._new and (at_once or now_s - self._flushed_at_s >= FLUSH_S):
+            with self._flushing:
+                self._flushed_at_s = now_s
+                self._flush(int(self._clock_s() // 3600))
 
     def all(self) -> Hours:
         """Return the hours at which each blob was read, by any process of the node. Raises OSError."""
@@ -68,6 +63,16 @@ class ReadLog:
                 for sha256, hours in self._read(name).items():
                     found[sha256] = sorted({*found.get(sha256, ()), *hours})
         return found
+
+    def _flush(self, hour: int) -> None:
+        new, self._new = self._new, set()
+        for sha256 in list(new):  # a name may still be added to it
+            hours = self._hours.pop(sha256, [])
+            self._hours[sha256] = (hours if hours and hours[-1] >= hour else [*hours, hour])[-HOURS_KEPT:]
+        while len(self._hours) > BLOBS_MAX or hour - next(iter(self._hours.values()))[-1] > AGE_HOURS_MAX:
+            self._hours.popitem(last=False)
+        with suppress(OSError):
+            self._write(encode_sealed(self._hours))
 
     def _read(self, name: str) -> Hours:
         try:

@@ -39,8 +39,8 @@ class ChunkRepair:
         self._tries = Counter[bytes]()
         self._rests_until_s = float("-inf")
 
-    async def repair_noted(self) -> bool:
-        """Repair the chunks with a note; return whether replicas went out of service for one of them.
+    async def repair_noted(self) -> int:
+        """Repair chunks with a note, or take replicas out of service; return how many notes were settled.
 
         Raises FilestoreError, OSError.
         """
@@ -48,21 +48,22 @@ class ChunkRepair:
         now_s = asyncio.get_running_loop().time()
         noted = await context.disk.run(cold.damaged_chunks, CHUNKS_AT_ONCE)
         if not noted or (now_s < self._rests_until_s and all(each in self._tries for each in noted)):
-            return False
+            return 0
         left = set(noted)
         for chunk_id in noted:
             if await context.disk.run(self._is_sound, chunk_id):
                 left.discard(chunk_id)
         places = await context.disk.run(lambda: list(cold.users_of(left))) if left else []
-        gone = False
+        settled = 0
         for chunk_id in noted:
             users = [(name, place) for name, found in places for place in found if place.id == chunk_id]
             if chunk_id not in left or not users or await self._fetch(users):
-                await self._settled(chunk_id)
-            elif await self._give_up(chunk_id, users):
-                gone = True
+                await self._settle(chunk_id)
+            elif not await self._give_up(chunk_id, users):
+                continue
+            settled += 1
         self._rests_until_s = now_s + RETRY_S
-        return gone
+        return settled
 
     async def _fetch(self, users: list[tuple[str, Chunk]]) -> bool:
         """Store a chunk again with the bytes of another node; return whether one has sent them."""
@@ -101,7 +102,10 @@ class ChunkRepair:
             return None
 
     async def _give_up(self, chunk_id: bytes, users: list[tuple[str, Chunk]]) -> bool:
-        """Count a failed try; after the last one, take the replicas with the chunk out of service."""
+        """Count a failed try; after the last one, take the replicas with the chunk out of service.
+
+        Return whether that was the last one.
+        """
         context = self._context
         if len(self._tries) > TRIED_MAX:
             self._tries.clear()
@@ -114,10 +118,10 @@ class ChunkRepair:
                 why = f"its chunk {chunk_id.hex()} is damaged, and no node has sent it"
                 damage = BlobDamaged(sha256, why, file=file)
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
-        await self._settled(chunk_id)
+        await self._settle(chunk_id)
         return True
 
-    async def _settled(self, chunk_id: bytes) -> None:
+    async def _settle(self, chunk_id: bytes) -> None:
         del self._tries[chunk_id]
         await self._context.disk.run(self._context.blobs.cold.forget_damaged, chunk_id)
 

@@ -17,14 +17,12 @@ from metadata.model.rules import REPLICAS_TURN_COLD, require
 from metadata.protocol.queries import ListReplicaStorage
 from node.cold.chunks import ChunkMissing
 from node.cold.collection import Collected, DraftsChanged, collect
-from node.cold.reads import Hours
 from node.custody.chunk_repair import ChunkRepair
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.freezing import NotFrozen, freeze, thaw
 from node.custody.packing import Packing
 from node.diskio.fs import DiskFull, storage_errors
 from node.packs.store import BLOB_BYTES_MAX
-from node.peer.cold_fetch import ColdCustody
 from node.storage.cold_blobs import ProofFailed
 from node.storage.damage import remove_from_service
 from node.storage.pins import finished_blobs
@@ -32,6 +30,7 @@ from node.storage.segments import BlobDamaged, BlobMissing
 
 COLLECT_S: Final = 600.0  # between two collections, if there may be something to collect
 LOOK_S: Final = 30.0
+REPAIRS_MAX: Final = 50  # pages of damaged chunks, one after the other: then the rest has a turn
 OFTEN_HOURS: Final = 3  # a cold blob that was read in so many hours of WEEK_HOURS becomes hot
 WEEK_HOURS: Final = 7 * 24
 READS: Final = "reads"  # an area of `UnusablePaths`
@@ -55,21 +54,24 @@ class ColdStorage:
         self._turn = asyncio.Lock()
         self._marking = asyncio.Lock()  # from what `marks` notes until that is so
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
-        self._is_due, self._collected_at_s = False, float("-inf")
-        self._first_at_s: float | None = None  # of what an earlier process has left
-        self.for_fetches = ColdCustody(self.mark_for_placing, self.note_leftovers)
-        self.sizes, self._is_measured = ColdSizes(), False
+        self._collected: object = None  # the state of the manifests before the last collection
+        self._measured: object = None  # the same for `sizes`
+        self._collected_at_s = float("-inf")
+        self._first_at_s: float | None = None  # for the first collection: what an earlier process has left
+        self.sizes = ColdSizes()
 
     async def freeze(self, run: Pass) -> None:
         """Give every replica the form that its buckets want.
 
-        Counts looked; done, bytes (turned cold) and stored_bytes (of new chunks); thawed; left (could not be
-        done now). Raises Superseded, FilestoreError, OSError.
+        Counts looked; done, bytes (turned cold) and stored_bytes (of new chunks); thawed; failed (tried again
+        by the next pass). Raises Superseded, FilestoreError, OSError.
         """
         context = self._context
         require(REPLICAS_TURN_COLD, context.metadata.rules_in_force)
-        run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, left=0)
+        self._first_at_s = 0.0
+        run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, failed=0)
         reads = await context.disk.run(context.blobs.reads.all)
+        cold = frozenset(await context.disk.run(self._cold_names))
         after, more = "", True
         while more:
             query = ListReplicaStorage(
@@ -81,20 +83,20 @@ class ColdStorage:
                 run.require_current()
                 run.add(looked=1)
                 if replica.sha256 not in finished:
-                    await self._settle(replica, reads, run)
+                    is_cold = replica.sha256 in cold and await context.disk.run(self._is_cold, replica.sha256)
+                    await self._settle(replica, reads.get(replica.sha256, []), run, is_cold=is_cold)
             after, more = page.last, page.more
 
     async def thaw(self, run: Pass) -> None:
-        """Make every cold replica hot. Counts looked, done, bytes, left. Raises FilestoreError, OSError."""
-        context = self._context
-        run.add(looked=0, done=0, bytes=0, left=0)
+        """Make every cold replica hot. Counts looked, done, bytes, failed. Raises FilestoreError, OSError."""
+        context, self._first_at_s = self._context, 0.0
+        run.add(looked=0, done=0, bytes=0, failed=0)
         for sha256 in await context.disk.run(self._cold_names):
             run.add(looked=1)
             await self._thaw(sha256, run, "done")
         async with self._turn, self._marking:
-            if not run.counts["left"] and not await context.disk.run(self._cold_names):
+            if not run.counts["failed"] and not await context.disk.run(self._cold_names):
                 await context.disk.run(self._marks, False)
-        self._is_due = True
 
     @asynccontextmanager
     async def mark_for_placing(self) -> AsyncIterator[None]:
@@ -107,32 +109,29 @@ class ColdStorage:
                 await self._context.disk.run(self._marks, True)
             yield
 
-    def note_leftovers(self) -> None:
-        """Collect chunks soon: a fetch has left some that no manifest names."""
-        self._is_due = True
-
     async def do_due(self) -> None:
         """Repair damaged chunks, and collect those that nothing needs. Raises FilestoreError, OSError."""
-        chunks, now_s = self._context.blobs.cold.chunks, asyncio.get_running_loop().time()
-        if not await self._context.disk.run(chunks.exists):
+        cold, run = self._context.blobs.cold, self._context.disk.run
+        if not await run(cold.chunks.exists):
             return
+        for _ in range(REPAIRS_MAX):
+            if not await self._repair.repair_noted():
+                break
+        state, now_s = await run(cold.manifests.state), asyncio.get_running_loop().time()
         if self._first_at_s is None:  # until then a fetch that a crash has ended may use its chunks
             self._first_at_s = now_s + COLLECT_S
-        if now_s >= self._first_at_s:
-            self._is_due, self._first_at_s = True, float("inf")
-        if await self._repair.repair_noted():
-            self._is_due = True
-        if self._is_due and now_s - self._collected_at_s >= COLLECT_S:
+        is_due = state != self._collected and now_s >= self._first_at_s
+        if is_due and now_s - self._collected_at_s >= COLLECT_S:
             await self.collect()
         await self._packing.do_due()
-        if not self._is_measured:
-            self._is_measured = True
-            self.sizes = await self._context.disk.run(self._measured)
+        if state != self._measured:
+            self.sizes, self._measured = await run(self._measure), state
 
     async def collect(self) -> Collected:
         """Delete the chunks that nothing needs. Raises FilestoreError, OSError."""
         context = self._context
         async with self._turn:
+            state = await context.disk.run(context.blobs.cold.manifests.state)
             try:
                 with storage_errors():
                     found = await context.disk.run_long(
@@ -140,8 +139,7 @@ class ColdStorage:
                     )
             except DraftsChanged:
                 return Collected()
-        self._is_due, self._collected_at_s = False, asyncio.get_running_loop().time()
-        self._is_measured = False
+        self._collected, self._collected_at_s = state, asyncio.get_running_loop().time()
         context.metrics.chunks_collected.inc(found.removed)
         for chunk_id in found.missing:
             await context.disk.run(context.blobs.cold.note_damaged, chunk_id)
@@ -152,11 +150,11 @@ class ColdStorage:
             _log.info("deleted chunks that no replica needs", extra={"count": found.removed})
         return found
 
-    async def _settle(self, replica: ReplicaStorage, reads: Hours, run: Pass) -> None:
-        """Give one replica its form."""
-        context, hours = self._context, reads.get(replica.sha256, [])
-        now_h = context.clock_s() // 3600
-        is_cold = await context.disk.run(self._is_cold, replica.sha256)
+    async def _settle(
+        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, is_cold: bool
+    ) -> None:
+        """Give one replica its form. `hours`: when it was read."""
+        context, now_h = self._context, self._context.clock_s() // 3600
         is_often_read = sum(now_h - hour < WEEK_HOURS for hour in hours) >= OFTEN_HOURS
         if is_cold:
             if replica.hot or is_often_read:
@@ -180,9 +178,7 @@ class ColdStorage:
                 return  # it is packed, or was deleted meanwhile
             except BlobDamaged as damage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
-            finally:
-                self._is_due, self._is_measured = True, False  # also chunks of an attempt that failed
-            run.add(left=1)
+            run.add(failed=1)
 
     async def _frozen(self, sha256: str, run: Pass) -> bool:
         """Turn a replica cold; return whether it was possible. Raises as `freeze` does."""
@@ -199,7 +195,6 @@ class ColdStorage:
     async def _thaw(self, sha256: str, run: Pass, count: str) -> None:
         context = self._context
         async with self._turn:
-            self._is_due, self._is_measured = True, False
             try:
                 size_bytes = await thaw(context.disk, context.blobs, sha256, pace=context.budget.take)
                 run.add(**{count: 1})
@@ -211,7 +206,7 @@ class ColdStorage:
                 await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             except DiskFull as error:
                 _log.warning("a replica stays cold", extra={"sha256": sha256, "reason": error.details})
-            run.add(left=1)
+            run.add(failed=1)
 
     async def _open_damaged(self, sha256: str) -> None:
         context = self._context
@@ -230,7 +225,7 @@ class ColdStorage:
     def _cold_names(self) -> Sequence[str]:
         return list(self._context.blobs.cold.manifests.names())
 
-    def _measured(self) -> ColdSizes:
+    def _measure(self) -> ColdSizes:
         """Measure the cold replicas, and show that in metrics."""
         cold, metrics = self._context.blobs.cold, self._context.metrics
         sizes = [cold.content_bytes(sha256) for sha256 in cold.manifests.names()]

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from node.cold.chunks import ChunkDamaged, ChunkMissing
 from node.cold.manifest import CHUNK_ENTRY_BYTES, Chunk, Manifest, ManifestInvalid, chunks_max, decode_list
@@ -49,18 +49,7 @@ RANGE_BYTES: Final = 8 << 20  # of chunks that follow each other, in one request
 RANGE_S_MAX: Final = 32.0  # 256 KiB/s, below which another source or the next attempt is better
 STEP_BYTES: Final = 8 << 20  # read back in one job for the disk's threads
 
-
-class ColdCustody(NamedTuple):
-    """What the custody of this node wants to know of cold fetches.
-
-    `placing` is entered around the placing of a manifest; `note_leftovers` is called if chunks may be left
-    that no manifest names.
-    """
-
-    placing: Callable[[], AbstractAsyncContextManager[None]]
-    note_leftovers: Callable[[], object]
-
-
+Mark = Callable[[], AbstractAsyncContextManager[None]]
 _log = logging.getLogger(__name__)
 
 
@@ -69,10 +58,10 @@ class WrongChunk(Exception):
 
 
 class ColdFetches:
-    """The cold fetches of one node."""
+    """The cold fetches of one node. `mark`: entered around the placing of a manifest."""
 
-    def __init__(self, blobs: BlobStore, context: FetchContext, custody: ColdCustody) -> None:
-        self._blobs, self._context, self._custody = blobs, context, custody
+    def __init__(self, blobs: BlobStore, context: FetchContext, mark: Mark) -> None:
+        self._blobs, self._context, self._mark = blobs, context, mark
 
     async def fetch(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> bool:
         """Return whether the blob is here now, in its cold form, durable.
@@ -85,12 +74,11 @@ class ColdFetches:
         if manifest is None:
             return False
         run = self._context.disk.run
-        writer, is_placed = await self._context.disk.open(_new_writer, self._blobs, blob), False
+        writer = await self._context.disk.open(_new_writer, self._blobs, blob)
         try:
             await _Gathering(self._context, self._blobs, writer, manifest, sources, fetch).run()
             await self._prove(writer, fetch)
-            is_placed = await self._place(writer, blob.sha256)
-            return is_placed or await run(self._blobs.has, blob.sha256)
+            return await self._place(writer, blob.sha256) or await run(self._blobs.has, blob.sha256)
         except ChunkMissing as error:
             if isinstance(error, ChunkDamaged):
                 await run(self._blobs.cold.note_damaged, error.id)
@@ -98,8 +86,6 @@ class ColdFetches:
         except (SourcesFailed, WrongChunk, ProofFailed) as error:
             reason = error
         finally:
-            if not is_placed:
-                self._custody.note_leftovers()
             await run(writer.close)
         facts = {"sha256": blob.sha256, "reason": f"{type(reason).__name__}: {reason}"}
         _log.warning("a cold replica is fetched as a file", extra=facts)
@@ -153,7 +139,7 @@ class ColdFetches:
             with storage_errors():
                 return writer.place(unless=lambda: self._blobs.has_file(sha256)) is not None
 
-        async with self._custody.placing():
+        async with self._mark():
             is_placed = await self._context.disk.run(place)
         self._blobs.forget(sha256)
         return is_placed

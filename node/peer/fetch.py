@@ -25,7 +25,7 @@ from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
-from node.peer.cold_fetch import ColdCustody, ColdFetches
+from node.peer.cold_fetch import ColdFetches, Mark
 from node.peer.range_fetch import RANGE_SEGMENTS, Fetch, FetchContext, Pace, SourcesFailed, gather
 from node.peer.salvage import Party, Salvager, ask_sums, fill, group_answers
 from node.storage.blobs import BlobStore
@@ -61,14 +61,14 @@ class Fetches:
         peers: PeerClient,
         disk: DiskWorkers,
         metrics: NodeMetrics,
-        cold: ColdCustody | None = None,
+        mark: Mark | None = None,
     ) -> None:
-        """`cold`: in the process that may place cold replicas."""
+        """`mark`: see `ColdFetches`; in the process that may place cold replicas."""
         self._node_id = node_id
         self._blobs = blobs
         self._partials = partials
         self._context = FetchContext(peers, disk, metrics)
-        self._cold = ColdFetches(blobs, self._context, cold) if cold is not None else None
+        self._cold = ColdFetches(blobs, self._context, mark) if mark is not None else None
         self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
         self._turns = asyncio.Semaphore(FETCHES_MAX)
         self._small_turns = asyncio.Semaphore(SMALL_MAX)

@@ -73,7 +73,7 @@ SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # The errors of opening a path where a link, a file or a broken sector is in place of a directory or a file. A
 # file that this node may not read is no replica either: all files here are its own.
-_DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
+DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
 
 
 class BlobFiles:
@@ -145,7 +145,7 @@ class BlobFiles:
         except FileNotFoundError:
             raise BlobMissing(sha256) from None
         except OSError as error:
-            if error.errno in _DAMAGE:
+            if error.errno in DAMAGE:
                 raise BlobDamaged(sha256, f"cannot be opened: {os.strerror(error.errno)}") from error
             raise storage_error(error) from error  # for example too many open files, which is no damage
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self.trusted)

@@ -226,24 +226,16 @@ class BlobStore(BlobFiles):
         found = self._packed(sha256)
         if found is not None:
             return found.affirmed_at_ns / 1e9
-        try:
-            return super().affirmed_at_s(sha256)
-        except BlobMissing:
-            with storage_errors(), suppress(FileNotFoundError):
-                return self.cold.identity(sha256)[1] / 1e9
-            raise
+        cold = self._cold_identity(sha256)
+        return super().affirmed_at_s(sha256) if cold is None else cold[1] / 1e9
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
         """Return a mark that changes when the blob arrives again or is affirmed; None if it is missing."""
         found = self._packed(sha256)
         if found is not None:
             return found.place.offset, found.affirmed_at_ns
-        mark = super().mark(sha256)
-        if mark is None:
-            with storage_errors(), suppress(FileNotFoundError):
-                (_, inode), affirmed_at_ns = self.cold.identity(sha256)
-                mark = inode, affirmed_at_ns
-        return mark
+        cold = self._cold_identity(sha256)
+        return super().mark(sha256) if cold is None else (cold[0][1], cold[1])
 
     def identity(self, sha256: str) -> tuple[tuple[int, int], int]:
         """Return the identity of the blob, as `BlobFiles.identity` does."""
@@ -320,6 +312,13 @@ class BlobStore(BlobFiles):
         """Make the name of the blob durable again; a packed one always is. Raises OSError."""
         if self.packed.find(sha256) is None:
             super().sync_placement(sha256)
+
+    def _cold_identity(self, sha256: str) -> tuple[tuple[int, int], int] | None:
+        """Return the identity of a cold blob; None if the blob has a file. Raises FilestoreError."""
+        with storage_errors(), suppress(FileNotFoundError):
+            if not self.has_file(sha256):
+                return self.cold.identity(sha256)
+        return None
 
     def _open_unpacked(self, sha256: str) -> OpenBlob:
         """Open a file or a cold blob, as `open` does."""

@@ -23,7 +23,7 @@ from node.cold.manifest import (
 from node.cold.manifests import Draft, ManifestFiles, read_descriptor
 from node.diskio.durable import Disk, Octets, write_all
 from node.diskio.fs import closing_descriptor, storage_errors
-from node.storage.blob_files import BlobFiles
+from node.storage.blob_files import DAMAGE, BlobFiles
 from node.storage.segments import (
     DIGEST_BYTES,
     BlobDamaged,
@@ -246,18 +246,21 @@ class ColdBlobs:
             descriptor = self.manifests.open(sha256)
         except FileNotFoundError:
             raise BlobMissing(sha256) from None
+        except OSError as error:
+            raise _unreadable(sha256, error) from error
         try:
             manifest = decode_manifest(read_descriptor(descriptor), sha256)
             if len(manifest.digests) != segment_count(manifest.size_bytes) * DIGEST_BYTES:
                 raise ManifestInvalid("contradicts itself")
             return OpenColdBlob(descriptor, manifest, self.chunks, self._files.trusted, self.spool)
-        except ManifestInvalid as error:
+        except BaseException as error:
             facts = os.fstat(descriptor)
             os.close(descriptor)
-            why = f"its manifest {error}"
-            raise BlobDamaged(sha256, why, file=(facts.st_dev, facts.st_ino)) from None
-        except BaseException:
-            os.close(descriptor)
+            if isinstance(error, ManifestInvalid):
+                why = f"its manifest {error}"
+                raise BlobDamaged(sha256, why, file=(facts.st_dev, facts.st_ino)) from None
+            if isinstance(error, OSError):
+                raise _unreadable(sha256, error) from error
             raise
 
     def content_bytes(self, sha256: str) -> int:
@@ -330,6 +333,13 @@ class ColdBlobs:
     def spool(self) -> int:
         """Return a descriptor of an unnamed file on this disk; the caller closes it."""
         return os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=self.manifests.drafts)
+
+
+def _unreadable(sha256: str, error: OSError) -> Exception:
+    """Return what a manifest is that cannot be opened or read: damaged, unless others could not be either."""
+    if error.errno in DAMAGE:
+        return BlobDamaged(sha256, f"its manifest cannot be read: {os.strerror(error.errno or 0)}")
+    return error
 
 
 class ColdWriter:

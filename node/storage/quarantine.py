@@ -196,7 +196,7 @@ class Quarantine:
         """
         blobs, cold = self._blobs, self._blobs.cold
         identity = cold.identity(sha256)
-        if damage is not None and damage.file != identity[0]:
+        if damage is not None and damage.file not in (None, identity[0]):
             return False
 
         def stays() -> bool:

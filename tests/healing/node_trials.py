@@ -7,7 +7,6 @@ blob of which no byte was touched must be there. An upload goes on at no later o
 """
 
 import asyncio
-import functools
 import hashlib
 import random
 import shutil
@@ -209,13 +208,15 @@ async def _live(keeper: Keeper, model: Model, outcome: Outcome, life: str) -> se
                 await getattr(keeper.custody, name)(Pass(yes_really=True))
             except Stopped as why:
                 outcome.refusals.append(str(why))
+    for _ in range(TRIES):
+        with outcome.refusing(f"{life}, chunks"):
+            await _repair_chunks(keeper)
     for work in (
-        *[functools.partial(_repair_chunks, keeper)] * TRIES,
         keeper.custody.settle_losses,
         keeper.custody.packing.do_due,
         keeper.custody.orphans.delete_orphans,
     ):
-        with outcome.refusing(f"{life}, {getattr(work, '__qualname__', 'chunks')}"):
+        with outcome.refusing(f"{life}, {work.__qualname__}"):
             await work()
     _look_at_quarantine(keeper, model, outcome)
     _finish_partial(keeper, model, outcome)

@@ -132,9 +132,9 @@ COLD = (
     Mutant.of(
         "removal of a manifest not synced",
         _FILES,
-        "                os.unlink(sha256, dir_fd=upper)\n"
+        "                remove_tree(sha256, parent=upper)\n"
         "                self.syncs.sync(self._disk, upper, sha256[:2])\n",
-        "                os.unlink(sha256, dir_fd=upper)\n",
+        "                remove_tree(sha256, parent=upper)\n",
         CUT_LEFT,
     ),
     Mutant.of(

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, pieces
-from node.peer.cold_fetch import ColdCustody
 from node.peer.fetch import Fetches
 from node.peer.pulls import Pulls
 from node.peer.rate_budget import Budget
@@ -57,7 +56,6 @@ from web.app import Listener, new_application, serve
 CLUSTER = "lab"
 CONTENT = os.urandom(9_000_000)  # three segments, the last one short
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-COLD = ColdCustody(nullcontext, lambda: None)
 COORDINATORS = [
     CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)  # nobody is there
 ]
@@ -123,7 +121,7 @@ async def running_node(
         work=_no_work,
     )
     fetches = Fetches(
-        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics, cold=COLD
+        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics, mark=_mark
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
@@ -261,6 +259,10 @@ async def taken(body: AsyncIterator[Piece | Flow]) -> bytes:
 
 async def _room() -> None:
     raise AssertionError("there is always room")
+
+
+def _mark() -> AbstractAsyncContextManager[None]:
+    return nullcontext()
 
 
 async def _no_work() -> dict[int, list[WorkState] | None]:

@@ -368,3 +368,35 @@ class Files:
     def _existing(self, number: int) -> str:
         known = sorted(self._owned)
         return known[number] if number < len(known) else ""
+
+
+def test_storage_of_a_bucket_is_kept_and_forgotten_with_it(state: State) -> None:
+    state.done(create_bucket(ADMIN, "b1"))
+    assert "storage" not in get(state, ADMIN, "b1")
+    made = state.done(update(ADMIN, "b1", storage="cold"))
+    assert (made["storage"], get(state, ADMIN, "b1")["storage"]) == ("cold", "cold")
+    assert state.done(update(ADMIN, "b1", quota_bytes=7))["storage"] == "cold"
+    before = get(state, ADMIN, "b1")["updated_at_ms"]
+    state.at_ms += 1
+    assert state.done(update(ADMIN, "b1", storage="cold"))["updated_at_ms"] == before
+    assert state.done(update(ADMIN, "b1", storage="hot"))["storage"] == "hot"
+    assert "storage" not in state.done(update(ADMIN, "b1", storage="auto"))
+    state.done(update(ADMIN, "b1", storage="cold"))
+    state.done(delete(ADMIN, "b1"))
+    state.done(create_bucket(ADMIN, "b1"))
+    assert "storage" not in get(state, ADMIN, "b1")
+
+
+def test_pages_of_storage_go_through_all_replicas_of_a_node(state: State) -> None:
+    state.nodes("n1", "n2", "n3")
+    names = [f"{number:064x}" for number in range(5)]
+    for number, name in enumerate(names):
+        state.done(create(ADMIN, f"f{number}"))
+        replicas = ["n1", "n2"] if number != 2 else ["n2", "n3"]
+        state.done(complete(ADMIN, f"f{number}", name, replicas, size_bytes=1000 * number))
+    found, after, more = list[str](), "", True
+    while more:
+        page = state.ask(queries.ListReplicaStorage(node_id="n1", size_bytes_min=500, after=after, limit=2))
+        found += [replica["sha256"] for replica in page["replicas"]]
+        after, more = page["last"], page["more"]
+    assert found == [names[1], names[3], names[4]]

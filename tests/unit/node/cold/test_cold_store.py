@@ -359,9 +359,9 @@ class FailingDisk:
 
     def disk(self) -> Disk:
         return Disk(
-            pwrite=lambda *arguments: self.call("pwrite", os.pwrite, *arguments),  # type: ignore[no-any-return]
-            fsync=lambda *arguments: self.call("fsync", os.fsync, *arguments),  # type: ignore[no-any-return]
-            fdatasync=lambda *arguments: self.call("fdatasync", os.fdatasync, *arguments),  # type: ignore[no-any-return]
+            pwrite=lambda *arguments: self.call("pwrite", os.pwrite, *arguments),
+            fsync=lambda *arguments: self.call("fsync", os.fsync, *arguments),
+            fdatasync=lambda *arguments: self.call("fdatasync", os.fdatasync, *arguments),
         )
 
 
@@ -394,16 +394,17 @@ def test_file_stays_if_its_manifest_was_replaced(store: BlobStore) -> None:
     assert not store.replace_by_cold(name, file=file, manifest=(1, 1))
     freeze(store, name)
     manifest, _ = store.cold.identity(name)
+    before = store.cold.open(name)  # as the writer keeps it open: its inode is not used again
     put_file(store, version(0))
     file, _ = store.identity(name)
-    with store.cold.writer(FinishedBlob(name, len(version(0)))) as writer:
+    with before, store.cold.writer(FinishedBlob(name, len(version(0)))) as writer:
         for chunk_id, piece in ChunkCutter().cut(version(0), is_last=True):
             writer.add([(chunk_id, len(piece))])
             writer.put([(chunk_id, piece)])
         for _ in writer.prove():
             pass
         assert writer.place() is not None
-    assert not store.replace_by_cold(name, file=file, manifest=manifest)
+        assert not store.replace_by_cold(name, file=file, manifest=manifest)
     assert store.has_file(name)
 
 
@@ -454,3 +455,29 @@ def test_blob_that_is_placed_while_chunks_are_listed_keeps_them(
     monkeypatch.setattr(store.cold.chunks, "rows", places_then_lists)
     collect_all(store)
     assert read(store, name) == content
+
+
+@pytest.mark.parametrize("what", ["link", "directory", "empty", "forbidden"])
+def test_what_is_no_manifest_in_its_place_is_damage_and_goes(
+    store: BlobStore, tmp_path: Path, what: str
+) -> None:
+    name = put_file(store, version(0))
+    freeze(store, name)
+    path = tmp_path / "cold" / name[:2] / name
+    path.unlink()
+    match what:
+        case "link":
+            path.symlink_to("/etc/hostname")
+        case "directory":
+            path.mkdir()
+            (path / "inner").write_bytes(b"x")
+        case "empty":
+            path.write_bytes(b"")
+        case _:
+            path.write_bytes(b"x" * 100)
+    with pytest.raises(BlobDamaged) as damage:
+        store.open(name)
+    assert not store.has(name)
+    assert Quarantine(store).take(name, damage.value)
+    assert not store.has_name(name)
+    assert list(store.iterate()) == []

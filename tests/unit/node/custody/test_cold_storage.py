@@ -59,7 +59,7 @@ async def test_kinds_turn_cold_after_their_time(keeper: Keeper) -> None:
     image = store(keeper, 2, create_vm(ADMIN, "image"))
     assert (await freeze(keeper, 0.9 * DAY_S))["done"] == 0
     counts = await freeze(keeper, 1.1 * DAY_S)
-    assert (counts["done"], counts["looked"], counts["left"]) == (2, 3, 0)
+    assert (counts["done"], counts["looked"], counts["failed"]) == (2, 3, 0)
     assert counts["stored_bytes"] < counts["bytes"]
     assert [is_cold(keeper.blobs, name) for name in (project, backup, image)] == [True, True, False]
     assert (await freeze(keeper, 13.9 * DAY_S))["done"] == 0
@@ -117,7 +117,7 @@ async def test_thaw_makes_all_hot_and_says_that_an_older_release_may_start(keepe
     await freeze(keeper, 2 * DAY_S)
     assert marks == [True] * 3
     counts = await until_stopped(keeper, "1", "thaw")
-    assert (counts["looked"], counts["done"], counts["left"]) == (3, 3, 0)
+    assert (counts["looked"], counts["done"], counts["failed"]) == (3, 3, 0)
     assert marks[-1] is False
     assert not any(keeper.blobs.cold.has_name(name) for name in names)
     await keeper.custody.cold.do_due()
@@ -162,6 +162,15 @@ async def test_replica_stays_a_file_on_a_full_disk(keeper: Keeper, monkeypatch: 
     name = store(keeper, 0, create(ADMIN, "project"))
     monkeypatch.setattr(keeper.blobs, "room_bytes", lambda: 1_000_000)
     counts = await freeze(keeper, 2 * DAY_S)
-    assert (counts["done"], counts["left"]) == (0, 1)
+    assert (counts["done"], counts["failed"]) == (0, 1)
     assert keeper.blobs.has_file(name)
     assert keeper.blobs.poison.names(cold_storage.FREEZES) == frozenset()
+
+
+async def test_chunks_that_an_earlier_process_has_left_stay_for_a_while(keeper: Keeper) -> None:
+    keeper.blobs.cold.chunks.put([(b"i" * 32, b"left by a fetch that was killed")])
+    await keeper.custody.cold.do_due()
+    assert keeper.blobs.cold.chunks.totals()[0] == 1
+    keeper.custody.cold._first_at_s = 0.0  # that time is over
+    await keeper.custody.cold.do_due()
+    assert keeper.blobs.cold.chunks.totals()[0] == 0

@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from ca.errors import InsufficientStorage, Unavailable
 from node.cold.manifest import CHUNK_BYTES_MAX, Chunk, ManifestInvalid, decode_list, encode_chunks
 from node.custody.freezing import freeze
 from node.peer import cold_fetch, range_fetch
-from node.peer.cold_fetch import RANGE_BYTES, ranges_of
+from node.peer.cold_fetch import RANGE_BYTES, ColdFetches, ranges_of
+from node.peer.range_fetch import Fetch, FetchContext
+from node.storage.segments import FinishedBlob
 from tests.unit.cold_store import collect_all, no_pace, put_file, read, version
 from tests.unit.node.peer.test_blob_fetching import counted
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
@@ -259,3 +262,36 @@ def test_ranges_join_chunks_that_follow_each_other_up_to_their_limit() -> None:
     found = ranges_of([*chunks, chunks[0]], wanted)
     assert [(group[0].start // MIB, group[-1].stop // MIB) for group in found] == [(0, 4), (5, 13), (13, 20)]
     assert all(group[-1].stop - group[0].start <= RANGE_BYTES for group in found)
+
+
+async def test_custody_notes_that_there_may_be_cold_replicas_before_one_is_placed(nodes: list[Node]) -> None:
+    await keep(nodes[1], NEW)
+    services, told = nodes[0].services, list[bool]()
+
+    @asynccontextmanager
+    async def placing() -> AsyncIterator[None]:
+        told.append(services.blobs.cold.has_name(SHA256))
+        yield
+        told.append(services.blobs.cold.has_name(SHA256))
+
+    context = FetchContext(services.peers, services.disk, services.metrics)
+    fetches = ColdFetches(services.blobs, context, placing)
+    assert await fetches.fetch(FinishedBlob(SHA256, len(NEW)), ["n2"], Fetch(None, lambda _: None))
+    assert told == [False, True]
+
+
+async def test_attempt_that_fails_is_noticed_by_the_next_collection(nodes: list[Node]) -> None:
+    await keep(nodes[1], NEW)
+    manifests, lost = nodes[0].services.blobs.cold.manifests, False
+    before = manifests.state()
+
+    async def pace(_bytes: int) -> None:
+        nonlocal lost
+        if not lost:
+            lost = True
+            assert nodes[1].services.blobs.delete(SHA256)
+
+    with pytest.raises(Unavailable):
+        await nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2"], pace=pace)
+    assert lost
+    assert manifests.state() != before
