@@ -296,12 +296,12 @@ async def open_node(
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
-    partials = await disk.run(PartialStore, blobs)
-    fetches = Fetches(
-        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
-    )
     means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub, peers, files.mark_cold) if is_first else None
+    partials, mark = await disk.run(PartialStore, blobs), custody.cold.mark_for_placing if custody else None
+    fetches = Fetches(
+        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts, mark=mark
+    )
     _set_heartbeat_sources(watch, custody, counts, numbers, reach, contexts.web)
     exposition = numbers.exposition if siblings.workers > 1 else None
     ready = partial(_readiness, view, announcement, watch, numbers)

@@ -40,25 +40,24 @@ from filestore_client.kinds import (
     kind_of,
     new_record_fields,
 )
+from filestore_client.sending import NEW, abandon, base_of, find_begun, send, stored_record, tell
 from filestore_client.transfer.creating import BegunUpload, NewFile, begin, create, upload_at_once
-from filestore_client.transfer.downloading import describe, download_to_file, download_to_stream, read_span
+from filestore_client.transfer.downloading import (
+    Progress,
+    describe,
+    download_to_file,
+    download_to_stream,
+    read_span,
+)
 from filestore_client.transfer.parallel import PartedFile, spans_of, upload_parts
 from filestore_client.transfer.ranges import CONNECTIONS
 from filestore_client.transfer.reading import AsyncReader
 from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
-from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
-from filestore_client.transfer.uploading import (
-    UploadState,
-    find_unfinished,
-    give_up,
-    is_begun_with,
-    upload,
-)
+from filestore_client.transfer.upload_memory import Memory
+from filestore_client.transfer.uploading import UploadState, give_up, is_begun_with
 from filestore_client.transfer.writing import AsyncWriter
 
-Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
 KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")
-_NEW = UploadState(0, None)
 
 
 def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
@@ -91,6 +90,7 @@ class Files:
         progress: Progress = _silent,
         created: Callable[[str], None] = _unnoted,
         identity: str = "",
+        base: str | None = None,
         **fields: object,
     ) -> FileRecord:
         """Upload a path, an open file, bytes, or an iterator of bytes; return its available record.
@@ -102,7 +102,9 @@ class Files:
         `parallel`: the number of connections for a path that is large enough, sent in as many parts; the
         cluster needs twice its space for a moment. The checksum is compared at the end. For other content
         than a path, `created` is called with the file_uuid before the first byte is sent, and `identity`
-        identifies the content: with it, a stream too resumes an earlier upload of the same content.
+        identifies the content: with it, a stream too resumes an earlier upload of the same content. `base`:
+        the file_uuid of a file whose equal parts are not sent again ("" for none); if absent, for a path the
+        newest file of the same name. That needs `filestore-client[delta]`.
 
         Raises FilestoreError, OSError; FileChanged if the file was written to during the upload.
         """
@@ -115,6 +117,7 @@ class Files:
                 only_url=only_url,
                 parallel=parallel,
                 progress=progress,
+                base=base,
                 **fields,
             )
             memory.forget()
@@ -126,7 +129,7 @@ class Files:
         if identity and resume:
             return await self._send_identified(identity, kind, wanted, source, only_url, progress, created)
         return await self._send_stream(
-            kind, wanted, source, only_url=only_url, progress=progress, created=created
+            kind, wanted, source, only_url=only_url, progress=progress, created=created, base=base or ""
         )
 
     async def upload_remembered(
@@ -140,6 +143,7 @@ class Files:
         only_url: bool = False,
         parallel: int = 1,
         progress: Progress = _silent,
+        base: str | None = None,
         **fields: object,
     ) -> tuple[FileRecord, Memory]:
         """Upload a file as `upload` does, and go on remembering it until the caller forgets.
@@ -162,25 +166,28 @@ class Files:
                     memory,
                     resume=resume,
                     only_url=only_url,
-                    progress=partial(_tell, progress, source),
+                    progress=partial(tell, progress, source),
                 )
-                return await _compared(transport, chosen, made, source), memory
+                return await stored_record(transport, chosen, made, source), memory
             memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
-            unfinished, state = await _resumed(transport, memory) if resume else (None, _NEW)
+            unfinished, state = await find_begun(transport, memory) if resume else (None, NEW)
             try:
                 if unfinished is not None and not await is_begun_with(source, state):
-                    await _abandon(transport, memory, unfinished)
-                    unfinished, state = None, _NEW
+                    await abandon(transport, memory, unfinished)
+                    unfinished, state = None, NEW
                 if unfinished is None:
                     begun = await begin(transport, _new(chosen, wanted), source, memory, resume=resume)
                     if isinstance(begun, FileRecord):
-                        _tell(progress, source, begun.size_bytes)
+                        tell(progress, source, begun.size_bytes)
                         return begun, memory
                     unfinished, state = begun.upload, UploadState(begun.offset, None)
-                await _send(transport, unfinished, source, state, only_url=only_url, progress=progress)
-                return await _compared(transport, chosen, unfinished, source), memory
+                found = await base_of(transport, chosen, wanted, source, base)
+                await send(
+                    transport, unfinished, source, state, only_url=only_url, progress=progress, base=found
+                )
+                return await stored_record(transport, chosen, unfinished, source), memory
             except FileChanged:
-                await _abandon(transport, memory, unfinished)
+                await abandon(transport, memory, unfinished)
                 raise
 
     async def is_begun(
@@ -350,6 +357,7 @@ class Files:
         only_url: bool = False,
         progress: Progress = _silent,
         created: Callable[[str], None] = _unnoted,
+        base: str = "",
     ) -> FileRecord:
         """Upload content that can be read only once. If the upload fails for good, it is deleted."""
         transport = self._transport.sibling()  # it goes over to the node that holds the upload
@@ -357,7 +365,7 @@ class Files:
         if created is _unnoted:  # otherwise the caller wants the record before the bytes
             begun = await upload_at_once(transport, _new(kind, wanted), source)
         if isinstance(begun, FileRecord):
-            _tell(progress, source, begun.size_bytes)
+            tell(progress, source, begun.size_bytes)
             return begun
         if begun is None:
             begun = BegunUpload(await create(transport, _new(kind, wanted), source), 0)
@@ -365,14 +373,15 @@ class Files:
         created(upload.file_uuid)
         try:
             state = UploadState(begun.offset, None)
-            await _send(transport, upload, source, state, only_url=only_url, progress=progress)
+            known = await base_of(transport, kind, wanted, source, base)
+            await send(transport, upload, source, state, only_url=only_url, progress=progress, base=known)
         except Unavailable:  # it could not be resumed anyway; the server lets it expire
             raise
         except BaseException:
             with suppress(FilestoreError):
                 await give_up(transport, upload.file_uuid)
             raise
-        return await _compared(transport, kind, upload, source)
+        return await stored_record(transport, kind, upload, source)
 
     async def _send_identified(
         self,
@@ -387,7 +396,7 @@ class Files:
         """Upload what can be read again from its beginning, and go on where an earlier upload of it ended."""
         transport = self._transport.sibling()
         memory = Memory.of_identity(transport.cluster, identity, {"kind": kind, **wanted})
-        begun, state = await _resumed(transport, memory)
+        begun, state = await find_begun(transport, memory)
         if begun is None:
             begun = await create(transport, _new(kind, wanted), source)
             memory.write(begun)
@@ -399,10 +408,10 @@ class Files:
                     "and this content begins differently. The earlier upload was discarded. Upload the "
                     "content again."
                 )
-            await _send(transport, begun, source, state, only_url=only_url, progress=progress)
-            record = await _compared(transport, kind, begun, source)
+            await send(transport, begun, source, state, only_url=only_url, progress=progress)
+            record = await stored_record(transport, kind, begun, source)
         except (ChecksumMismatch, FileChanged):
-            await _abandon(transport, memory, begun)
+            await abandon(transport, memory, begun)
             raise
         memory.forget()
         return record
@@ -425,43 +434,6 @@ def _new(kind: Kind, wanted: Mapping[str, Any]) -> NewFile[Any]:
     return NewFile(KINDS[kind].path, KINDS[kind].record, wanted)
 
 
-async def _send(
-    transport: Transport,
-    unfinished: UnfinishedUpload,
-    source: Source,
-    state: UploadState,
-    *,
-    only_url: bool,
-    progress: Progress,
-) -> None:
-    if state.is_whole:
-        _tell(progress, source, state.offset)
-        return
-    base, separator, _ = unfinished.upload_url.partition("/api/v1/")
-    if separator and not only_url:
-        transport.prefer(base)
-    sent = partial(_tell, progress, source)
-    await upload(transport, unfinished.file_uuid, source, offset=state.offset, progress=sent)
-
-
-def _tell(progress: Progress, source: Source, done_bytes: int) -> None:
-    progress(done_bytes, source.size_bytes)
-
-
-async def _compared(
-    transport: Transport, kind: Kind, unfinished: UnfinishedUpload, source: Source
-) -> FileRecord:
-    """The record. Raises ChecksumMismatch when the file that is stored is not the one that is here."""
-    record: FileRecord = await KindFiles(transport, KINDS[kind]).get(unfinished.file_uuid)
-    sent = await source.sha256()
-    if record.blob_sha256 != sent:
-        raise ChecksumMismatch(
-            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read "
-            "here. Did the file change during the upload?"
-        )
-    return record
-
-
 async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, object]) -> dict[str, Any]:
     """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
     if not name:
@@ -476,23 +448,3 @@ def _require_regular(path: Path) -> None:
     """Before it is opened: that waits for who writes into a pipe. Raises InvalidRequest, OSError."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise InvalidRequest(f"{path} is not a regular file.")
-
-
-async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, UploadState]:
-    """Return the upload of an earlier run that the server still has, and its state."""
-    unfinished = memory.read()
-    if unfinished is None:
-        return None, _NEW
-    state = await find_unfinished(transport, unfinished.file_uuid)
-    if state is None:
-        memory.forget()
-        return None, _NEW
-    return unfinished, state
-
-
-async def _abandon(transport: Transport, memory: Memory, unfinished: UnfinishedUpload | None) -> None:
-    """Forget an upload, and delete it. If the server cannot be reached, it expires there."""
-    memory.forget()
-    if unfinished is not None:
-        with suppress(FilestoreError):
-            await give_up(transport, unfinished.file_uuid)

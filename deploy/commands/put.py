@@ -179,7 +179,8 @@ def put(
     The kind of a file is detected from its content: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an
     exported project, or otherwise a backup. On a terminal the detected kind is printed; --kind overrides it.
 
-    After an interruption, the same command resumes. The checksum is compared at the end.
+    After an interruption, the same command resumes. Of a file of 4 MiB or more, only those parts are sent
+    that the newest file of its name and kind lacks. The checksum is compared at the end.
     """
     wanted, is_unread = _wanted(files, filename, path_of(folder), recursive=recursive)
     fields = {

@@ -329,7 +329,7 @@ class BackupRun:
 
         try:
             content = _marked(first, export.parts, finish)
-            stored = await self._upload(project, content, begun, progress)
+            stored = await self._upload(project, content, begun, newest, progress)
         except _Unchanged:
             stored = None
         return _Outcome(stored, missing)
@@ -349,7 +349,8 @@ class BackupRun:
             return _Outcome(None, missing)
         await self._check(project, newest, end)
         content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], missing)
-        stored = await self._upload(project, content, [], progress, version_tag=self._tag_of(end.fingerprint))
+        tag = self._tag_of(end.fingerprint)
+        stored = await self._upload(project, content, [], newest, progress, version_tag=tag)
         return _Outcome(stored, missing)
 
     async def _upload(
@@ -357,10 +358,14 @@ class BackupRun:
         project: LabProject,
         content: bytes | AsyncIterator[bytes],
         begun: list[str],
+        newest: StoredBackup | None,
         progress: Progress,
         **labels: Any,
     ) -> Project:
-        """Upload an export; its file_uuid is in the journal and in `begun` before its first byte is sent."""
+        """Upload an export, without the parts that the newest backup has.
+
+        Its file_uuid is in the journal and in `begun` before its first byte is sent.
+        """
         name = label_of(project.name)
 
         def created(file_uuid: str) -> None:
@@ -379,6 +384,7 @@ class BackupRun:
                 project_id=project.project_id,
                 project_name=name,
                 compression=self._server.compression,
+                base=newest.file.file_uuid if newest is not None and not newest.is_damaged else "",
                 bucket_id=self._wishes.bucket_id or None,
                 protect_days=self._wishes.protect_days,
                 **labels,

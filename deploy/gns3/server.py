@@ -167,7 +167,7 @@ class Gns3Server:
     @property
     def compression(self) -> str:
         """How it packs what it exports, as the store names it."""
-        return "zstd" if self.is_v3 else "deflate"
+        return "none" if self.is_v3 else "deflate"  # exports with equal parts, which are sent and kept once
 
     async def projects(self) -> list[LabProject]:
         """Every project that the user may see, by name."""

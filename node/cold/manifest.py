@@ -145,6 +145,22 @@ def decode_manifest(raw: bytes, sha256: str) -> ColdManifest:
     return manifest
 
 
+def chunks_max(size_bytes: int) -> int:
+    """Return how many chunks content of this size has at most, as `node/cold/cutting.py` cuts it."""
+    return size_bytes // CHUNK_BYTES_MIN + 1
+
+
+def decode_list(raw: bytes, sha256: str, size_bytes: int) -> Manifest:
+    """Return what another node lists as the chunks of a blob, without checksums. Raises ManifestInvalid.
+
+    Nothing is known of the ids. Their number and the sizes are those that content of this size can have.
+    """
+    manifest = Manifest(sha256, size_bytes, raw, b"")
+    if len(raw) % CHUNK_ENTRY_BYTES or len(manifest) > chunks_max(size_bytes) or not _is_in_order(manifest):
+        raise ManifestInvalid("is no list of chunks of this size")
+    return manifest
+
+
 def decode_size(header: bytes) -> int:
     """Return the size of the blob from the first HEADER_BYTES of a manifest, unverified; 0 if it has none."""
     if len(header) != HEADER_BYTES or header[: len(_MAGIC)] != _MAGIC:

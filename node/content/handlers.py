@@ -120,6 +120,11 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
 
     The request that completes the upload returns when the file is available. If the bytes do not match their
     checksum, none of them is kept. A final upload accepts no bytes.
+
+    With `Content-Type: application/vnd.filestore.delta`, the body is up to 1 GiB of content as records that
+    refer to another file, `Delta-Base`, which the caller may read. Numbers are little-endian. A record is a
+    byte 0, a length (4 bytes), and as many bytes; or a byte 1, a start in the other file (8 bytes), and a
+    length (4 bytes, at most 64 MiB). Servers of release 0.1.0 answer 415.
     """
     with versioned():
         return await write(request, tus.patch, require_takes_bytes)

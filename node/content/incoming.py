@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ca.errors import Forbidden, InvalidRequest, PayloadTooLarge
-from metadata.model.records import PARTIAL, UploadRecord
+from metadata.model.records import PARTIAL, ContentRecord, UploadRecord
 from web.headers.digests import Checksum
 from web.headers.ranges import SIZE_BYTES_MAX
 
@@ -18,7 +18,8 @@ class IncomingBytes:
     `length_bytes`: number of bytes; None if the headers do not tell it. `size_bytes`: size of the content, if
     this request declares it. `is_whole`: the bytes are all of the content, and replace what came before.
     `checksums` are of these bytes, `whole_sha256` ("" if not declared) is of the whole content.
-    `patch_offset`: the `start` of a PATCH, else -1; the log records it with the completion.
+    `patch_offset`: the `start` of a PATCH, else -1; the log records it with the completion. `base`: the
+    content that the body refers to, if the body is a delta (`node/cold/delta.py`).
     """
 
     start: int | None
@@ -28,6 +29,7 @@ class IncomingBytes:
     checksums: Sequence[Checksum] = ()
     whole_sha256: str = ""
     patch_offset: int = -1
+    base: ContentRecord | None = None
 
     @property
     def stop(self) -> int:

@@ -26,6 +26,7 @@ from ca.errors import (
     Unauthorized,
 )
 from metadata.model.records import PARTIAL, ContentRecord, UploadRecord
+from node.content.delta import expand
 from node.content.incoming import IncomingBytes
 from node.content.replay import is_repeated
 from node.content.upload_session import UploadSession
@@ -173,6 +174,8 @@ async def _write_file(session: UploadSession, incoming: IncomingBytes, start: in
             await session.require_room(incoming.length_bytes)
     async with aclosing(_request_batches(session)) as batches:
         rest = await _replaced(session, batches) if incoming.is_whole else batches
+        if incoming.base is not None:
+            rest = expand(session, incoming.base, rest)
         await receive(session, incoming, rest)
     if incoming.is_whole and session.record.size_bytes is None:
         await holder.declare_received()

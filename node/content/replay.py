@@ -24,6 +24,8 @@ async def is_repeated(session: UploadSession, incoming: IncomingBytes) -> bool:
     Reads the body, unless its length alone says no. Raises ChecksumMismatch; Unavailable if no replica can be
     read to compare with.
     """
+    if incoming.base is not None:
+        return False  # the client asks for the offset then, which says that the upload is complete
     size_bytes, completed_from = session.record.size_bytes, session.record.patch_offset
     assert size_bytes is not None, "content that is available has a size"
     start = size_bytes if incoming.start is None else incoming.start

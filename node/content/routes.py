@@ -24,8 +24,10 @@ from ca.errors import (
     RateLimited,
     UploadLocked,
 )
-from node.content import concatenation, handlers, tus
+from node.content import concatenation, delta, handlers, tus
+from node.content.delta import BASE_FIELD
 from node.content.responses import ContentStored, UploadOffset
+from node.peer.chunk_lists import LIST_TYPE
 from web.headers.tus_fields import EXTENSIONS, PATCH_TYPE
 
 _TAG: Final = "Files"
@@ -147,6 +149,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         is_json=False,
     ),
     Operation(
+        name="file_chunks",
+        tag=_TAG,
+        method="GET",
+        path=f"{_FILE}/chunks",
+        handler=delta.file_chunks,
+        summary="List the chunks of content",
+        answers={200: Answer("The chunks.", media_type=LIST_TYPE)},
+        is_json=False,
+    ),
+    Operation(
         name="upload_offset",
         tag=_TAG,
         method="GET",
@@ -239,6 +251,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         headers=(
             _TUS_RESUMABLE,
             Parameter("Upload-Offset", "Where these bytes begin.", is_required=True),
+            Parameter(BASE_FIELD, "Of a delta: the file_uuid of the file that it refers to."),
             *_OF_PIECE,
         ),
         answers={204: Answer("The bytes are durable.", headers=_PROGRESS)},

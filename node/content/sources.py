@@ -123,13 +123,14 @@ def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | N
     for number in range(ROUNDS_MAX):
         if number:
             yield None
-        yield from _order(services, replicas)
+        yield from source_order(services, replicas)
 
 
-def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
-    """This node comes first, unless its disk hangs; the others come at random.
+def source_order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
+    """Return the replicas in the order to ask them.
 
-    So no one of them carries all. Those that did not answer lately come last.
+    This node comes first, unless its disk hangs. The others come at random, so that no one of them carries
+    all, and those that did not answer lately come last.
     """
     node_id = services.node_id
     others = [replica for replica in replicas if replica != node_id]

@@ -13,8 +13,10 @@ from api.access import audited
 from api.bodies.files import UploadInitialisation
 from api.tus_creation import answer_to
 from ca.errors import InvalidRequest, OffsetMismatch, UnsupportedMediaType
-from metadata.model.records import PARTIAL, Caller, UploadRecord
+from metadata.model.records import PARTIAL, Caller, ContentRecord, UploadRecord
 from metadata.protocol.commands import TerminateUpload
+from node.cold.delta import DELTA_TYPE
+from node.content.delta import base_field, find_base
 from node.content.incoming import COMPLETION, IncomingBytes
 from node.content.receiving import write_incoming
 from node.content.upload_session import UploadRequest, UploadSession
@@ -88,9 +90,15 @@ async def end(session: UploadSession) -> web.StreamResponse:
 async def patch(session: UploadSession) -> web.StreamResponse:
     """Write the next bytes; those that complete the content also make the file available.
 
-    Raises what `parse_patch` and `write_incoming` raise.
+    The body is the bytes themselves, or a delta. Raises what `parse_patch`, `find_base` and `write_incoming`
+    raise.
     """
-    incoming = parse_patch(session.request.headers, body_length(session.request))
+    request = session.request
+    if _content_type(request.headers) == DELTA_TYPE:
+        base = await find_base(session.services, session.caller, base_field(request))
+        incoming = parse_patch(request.headers, base=base)
+    else:
+        incoming = parse_patch(request.headers, body_length(request))
     record = await write_incoming(session, incoming)
     return web.Response(status=204, headers=_progress(record, record.offset_bytes))
 
@@ -132,13 +140,16 @@ async def _terminate(
     return web.Response(status=204, headers=RESUMABLE)
 
 
-def parse_patch(headers: Mapping[str, str], length_bytes: int | None = None) -> IncomingBytes:
+def parse_patch(
+    headers: Mapping[str, str], length_bytes: int | None = None, *, base: ContentRecord | None = None
+) -> IncomingBytes:
     """Return what the headers of a PATCH say of its body, which has this length.
 
-    Raises PreconditionFailed, UnsupportedMediaType, InvalidRequest naming the header.
+    `base`: if the body is a delta, whose length says nothing of the content. Raises PreconditionFailed,
+    UnsupportedMediaType, InvalidRequest naming the header.
     """
     require_version(headers)
-    if (field_of(headers, "Content-Type") or "").strip().lower() != PATCH_TYPE:
+    if base is None and _content_type(headers) != PATCH_TYPE:
         raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
     if "Upload-Offset" not in headers:
         raise InvalidRequest("Upload-Offset: is required.")
@@ -146,14 +157,22 @@ def parse_patch(headers: Mapping[str, str], length_bytes: int | None = None) -> 
     size_bytes = size_field(headers, "Upload-Length") if "Upload-Length" in headers else None
     if size_bytes is not None and size_bytes < offset:
         raise InvalidRequest("Upload-Length: is smaller than Upload-Offset.")
+    checksums = piece_checksums(headers)
+    if base is not None and checksums:
+        raise InvalidRequest(f"{checksums[0].field}: cannot be of a delta. Send Repr-Digest.")
     return IncomingBytes(
         start=offset,
         length_bytes=length_bytes,
         size_bytes=size_bytes,
-        checksums=piece_checksums(headers),
+        checksums=checksums,
         whole_sha256=whole_digest(headers),
         patch_offset=offset,
+        base=base,
     )
+
+
+def _content_type(headers: Mapping[str, str]) -> str:
+    return (field_of(headers, "Content-Type") or "").strip().lower()
 
 
 def _progress(record: UploadRecord, offset: int) -> dict[str, str]:

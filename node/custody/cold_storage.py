@@ -7,7 +7,8 @@ node knows when it was read. Passes, and the collection of chunks, run one at a 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from ca.errors import FilestoreError
@@ -51,10 +52,12 @@ class ColdStorage:
     def __init__(self, context: CustodyContext, repair: ChunkRepair, marks: Callable[[bool], None]) -> None:
         self._context, self._repair, self._marks = context, repair, marks
         self._turn = asyncio.Lock()
+        self._marking = asyncio.Lock()  # from what `marks` notes until that is so
         self._packing = Packing(context, lambda: context.blobs.cold.chunks.packs, context.metrics.chunks)
         self._collected: object = None  # the state of the manifests before the last collection
         self._measured: object = None  # the same for `sizes`
         self._collected_at_s = float("-inf")
+        self._first_at_s: float | None = None  # for the first collection: what an earlier process has left
         self.sizes = ColdSizes()
 
     async def freeze(self, run: Pass) -> None:
@@ -65,6 +68,7 @@ class ColdStorage:
         """
         context = self._context
         require(REPLICAS_TURN_COLD, context.metadata.rules_in_force)
+        self._first_at_s = 0.0
         run.add(looked=0, done=0, bytes=0, stored_bytes=0, thawed=0, failed=0)
         reads = await context.disk.run(context.blobs.reads.all)
         cold = frozenset(await context.disk.run(self._cold_names))
@@ -85,14 +89,25 @@ class ColdStorage:
 
     async def thaw(self, run: Pass) -> None:
         """Make every cold replica hot. Counts looked, done, bytes, failed. Raises FilestoreError, OSError."""
-        context = self._context
+        context, self._first_at_s = self._context, 0.0
         run.add(looked=0, done=0, bytes=0, failed=0)
         for sha256 in await context.disk.run(self._cold_names):
             run.add(looked=1)
             await self._thaw(sha256, run, "done")
-        async with self._turn:
+        async with self._turn, self._marking:
             if not run.counts["failed"] and not await context.disk.run(self._cold_names):
                 await context.disk.run(self._marks, False)
+
+    @asynccontextmanager
+    async def mark_for_placing(self) -> AsyncIterator[None]:
+        """Enter this around the placing of a manifest that was fetched, which waits for no freeze.
+
+        The data directory says before that it may have some. Raises FilestoreError.
+        """
+        async with self._marking:
+            with storage_errors():
+                await self._context.disk.run(self._marks, True)
+            yield
 
     async def do_due(self) -> None:
         """Repair damaged chunks, and collect those that nothing needs. Raises FilestoreError, OSError."""
@@ -103,7 +118,10 @@ class ColdStorage:
             if not await self._repair.repair_noted():
                 break
         state, now_s = await run(cold.manifests.state), asyncio.get_running_loop().time()
-        if state != self._collected and now_s - self._collected_at_s >= COLLECT_S:
+        if self._first_at_s is None:  # until then a fetch that a crash has ended may use its chunks
+            self._first_at_s = now_s + COLLECT_S
+        is_due = state != self._collected and now_s >= self._first_at_s
+        if is_due and now_s - self._collected_at_s >= COLLECT_S:
             await self.collect()
         await self._packing.do_due()
         if state != self._measured:
@@ -150,7 +168,8 @@ class ColdStorage:
     async def _freeze(self, sha256: str, run: Pass) -> None:
         context = self._context
         async with self._turn:
-            await context.disk.run(self._marks, True)
+            async with self._marking:
+                await context.disk.run(self._marks, True)
             try:
                 with context.blobs.poison.skipping(FREEZES, sha256):
                     if await self._frozen(sha256, run):

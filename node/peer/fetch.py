@@ -9,6 +9,8 @@ this node (`node/storage/partial_store.py`), so the next fetch of the blob conti
 a damaged copy here are not fetched at all. If no node has a complete replica, damaged copies of others are
 sources too (`node/peer/salvage.py`).
 
+A blob that a source keeps cold is fetched in that form (`node/peer/cold_fetch.py`).
+
 `node/peer/pulls.py` makes sure that a blob is fetched only once at a time.
 
 No fetch waits for the slowest part: small blobs have their own turns, separate from large ones that take
@@ -23,6 +25,7 @@ from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
+from node.peer.cold_fetch import ColdFetches, Mark
 from node.peer.range_fetch import RANGE_SEGMENTS, Fetch, FetchContext, Pace, SourcesFailed, gather
 from node.peer.salvage import Party, Salvager, ask_sums, fill, group_answers
 from node.storage.blobs import BlobStore
@@ -58,11 +61,14 @@ class Fetches:
         peers: PeerClient,
         disk: DiskWorkers,
         metrics: NodeMetrics,
+        mark: Mark | None = None,
     ) -> None:
+        """`mark`: see `ColdFetches`; in the process that may place cold replicas."""
         self._node_id = node_id
         self._blobs = blobs
         self._partials = partials
         self._context = FetchContext(peers, disk, metrics)
+        self._cold = ColdFetches(blobs, self._context, mark) if mark is not None else None
         self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
         self._turns = asyncio.Semaphore(FETCHES_MAX)
         self._small_turns = asyncio.Semaphore(SMALL_MAX)
@@ -110,6 +116,8 @@ class Fetches:
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
+        if self._cold is not None and await self._cold.fetch(blob, sources, fetch):
+            return
         failure = SourcesFailed("None of the given nodes has this blob.", sources)
         whole = await self._parties(blob, sources, fetch)
         for sums, party in whole or await self._damaged_parties(blob, sources, fetch):

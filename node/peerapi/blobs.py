@@ -23,11 +23,13 @@ from metadata.model.identifiers import is_sha256
 from node.base.metrics import count_bytes
 from node.diskio.executor import write_overlapped
 from node.packs.store import BLOB_BYTES_MAX
+from node.peer.chunk_lists import list_chunks, send_list
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
 from node.peer.salvage import PATH, local_segment, local_sums
 from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
+from node.storage.cold_blobs import OpenColdBlob
 from node.storage.damage import affirm_sound, miss, remove_from_service
 from node.storage.segments import (
     BlobDamaged,
@@ -67,6 +69,7 @@ def transfer_routes() -> list[web.RouteDef]:
         web.head(path, _head),
         web.put(path, _put),
         web.get(f"{path}/sums", _sums, allow_head=False),
+        web.get(f"{path}/chunks", _chunks, allow_head=False),
         web.post(f"{path}/pull", _pull),
         web.post(f"{path}/retain", _retain),
         web.post(SMALL_PATH, _take_small),
@@ -161,6 +164,23 @@ async def _sums(request: web.Request) -> web.StreamResponse:
     services, sha256 = request.app[NODE], _sha256(request)
     with await _opened(services, sha256) as blob:
         return web.Response(body=encode_sidecar(blob.sums))
+
+
+async def _chunks(request: web.Request) -> web.StreamResponse:
+    """Return the list of the chunks of a cold replica (`node/peer/chunk_lists.py`), with `?cut=1` of any.
+
+    Raises NotFound if there is none, and without that for one that is hot.
+    """
+    services, sha256 = request.app[NODE], _sha256(request)
+    with await _opened(services, sha256) as blob:
+        if not isinstance(blob, OpenColdBlob) and request.query.get("cut") != "1":
+            raise NotFound("This replica is not cold.")
+        try:
+            async with services.cuttings:
+                return await send_list(request, list_chunks(services.disk, blob))
+        except BlobDamaged as damage:
+            await remove_from_service(services.disk, services.blobs, services.metrics, damage)
+            raise Unavailable(f"This replica cannot be read: {damage}") from damage
 
 
 async def _pull(request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,8 @@
 """The services of a node's handlers. Shared by all of them; `node/server.py` creates them at start."""
 
+import asyncio
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiohttp import web
 
@@ -23,6 +25,8 @@ from node.uploads.upload_copies import UploadCopies
 from node.uploads.write_locks import UploadLocks
 from node.workers.siblings import Siblings
 
+CUTTINGS_MAX: Final = 2  # of hot replicas at once, for the lists of their chunks
+
 
 @dataclass(frozen=True, slots=True)
 class NodeServices:
@@ -43,6 +47,7 @@ class NodeServices:
     concatenations: SharedWork[str, UploadRecord] = field(
         default_factory=lambda: SharedWork("concatenations")
     )
+    cuttings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CUTTINGS_MAX))
     small_blobs: GroupCommit = field(init=False)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)

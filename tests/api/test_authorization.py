@@ -41,7 +41,8 @@ class Row:
     """`needs`: a level on the `on` (file, bucket), or "admin role", "user" (any), "nothing", "join token".
 
     `of`: the file that is asked for. `spoils`: the request changes it for good, so whoever is allowed gets
-    one of its own. `{...}` in `body` and `query` are ids, as in paths.
+    one of its own. `refused`: the answer without the level. `{...}` in `body` and `query` are ids, as in
+    paths.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Row:
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     spoils: bool = False
+    refused: int = 403
 
     def __str__(self) -> str:
         return self.name
@@ -97,6 +99,7 @@ ROWS: Final = (
     # ---- content
     Row("download_file", READ, 200),
     Row("head_file", READ, 200),
+    Row("file_chunks", READ, 200, refused=404),
     Row("upload_offset", WRITE, 200, of=PENDING),
     Row("put_content", WRITE, 200, of=PENDING, content=b"x", spoils=True),
     Row("tus_options", "nothing", 204, of=PENDING),
@@ -321,7 +324,7 @@ def expected(row: Row, standing: str) -> int:
         return 401
     if isinstance(row.needs, Level):
         held = STANDINGS[standing].on_file if row.on == "file" else STANDINGS[standing].on_bucket
-        return row.answered if held >= row.needs else 403
+        return row.answered if held >= row.needs else row.refused
     return row.answered if row.needs == "user" or standing == ADMIN else 403
 
 

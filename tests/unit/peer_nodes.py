@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -107,7 +107,7 @@ async def running_node(
     disk, blobs = DiskWorkers(), BlobStore(directory)
     metadata = log or MetadataClient(identity, COORDINATORS, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
-    peers = PeerClient(contexts.client, metadata, view)
+    peers, partials = PeerClient(contexts.client, metadata, view), PartialStore(blobs)
     metrics = NodeMetrics(registry := CollectorRegistry())
     replication = Replication(
         node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=metrics
@@ -121,7 +121,7 @@ async def running_node(
         work=_no_work,
     )
     fetches = Fetches(
-        node_id=node_id, blobs=blobs, partials=PartialStore(blobs), peers=peers, disk=disk, metrics=metrics
+        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics, mark=_mark
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
@@ -259,6 +259,10 @@ async def taken(body: AsyncIterator[Piece | Flow]) -> bytes:
 
 async def _room() -> None:
     raise AssertionError("there is always room")
+
+
+def _mark() -> AbstractAsyncContextManager[None]:
+    return nullcontext()
 
 
 async def _no_work() -> dict[int, list[WorkState] | None]:

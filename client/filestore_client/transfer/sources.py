@@ -14,6 +14,7 @@ from filestore_client.base.errors import FileChanged, FilestoreError, InvalidReq
 READ_BYTES = 1 << 20
 FILE_PIECE_BYTES = 64 << 20  # as often as a node syncs without a request: smaller pieces only add round trips
 STREAM_PIECE_BYTES = 8 << 20  # this much is held in memory
+REST_BYTES_MAX = 1 << 20  # of a piece, which is not sent alone if more may follow
 END_BYTES = 8 << 20  # size of the last piece of a file; a file that is not larger is sent in one request
 
 
@@ -84,7 +85,7 @@ class FileSource:
         """See Source. What lies before the offset, sent by an earlier run, is hashed first."""
         await self.prefix_sha256(offset)
         left_bytes = self._size - offset
-        if left_bytes > END_BYTES:
+        if left_bytes > END_BYTES + REST_BYTES_MAX:
             return min(FILE_PIECE_BYTES, left_bytes - END_BYTES)
         if not self._is_read:  # what happens to the file after that is none of this upload's business
             self._end = await asyncio.to_thread(self._read_end, offset, left_bytes)
@@ -217,12 +218,17 @@ class StreamSource:
             raise InvalidRequest(
                 f"The server went back to offset {offset}, but a stream cannot be read again."
             )
-        while offset >= self._start + len(self._piece) and self.size_bytes is None:
-            self._start += len(self._piece)
-            self._hash_of_sent = self._hash.copy()
-            self._piece = await self._next_piece()
-            self._hash.update(self._piece)
-            if len(self._piece) < STREAM_PIECE_BYTES:
+        while self._start + len(self._piece) - offset < REST_BYTES_MAX and self.size_bytes is None:
+            sent_bytes = min(offset - self._start, len(self._piece))
+            if sent_bytes < len(self._piece):
+                self._hash_of_sent.update(memoryview(self._piece)[:sent_bytes])
+            else:
+                self._hash_of_sent = self._hash.copy()
+            self._start += sent_bytes
+            more = await self._next_piece()
+            self._hash.update(more)
+            self._piece = self._piece[sent_bytes:] + more
+            if len(more) < STREAM_PIECE_BYTES:
                 self.size_bytes = self._start + len(self._piece)
         if offset > self._start + len(self._piece):
             raise InvalidRequest(f"The server has {offset} bytes, but the stream has {self.size_bytes}.")

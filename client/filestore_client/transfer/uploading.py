@@ -12,12 +12,22 @@ import base64
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound, OffsetMismatch
+from filestore_client.base.errors import (
+    Conflict,
+    FilestoreError,
+    Forbidden,
+    Gone,
+    NotFound,
+    OffsetMismatch,
+)
 from filestore_client.base.paths import upload_path
 from filestore_client.base.retry import TRY_AGAIN, RetryLimits
 from filestore_client.base.transport import Transport
+from filestore_client.transfer.delta import BASE_FIELD, DELTA_TYPE, Base, encode_piece
 from filestore_client.transfer.sources import READ_BYTES, Source
 
+PATCH_TYPE = "application/offset+octet-stream"
+DELTA_FAILURES_MAX = 2  # in a row; then the bytes themselves are sent
 COMPLETION_TIMEOUT_S = 1800.0  # the last piece is answered when the replicas have the whole file
 
 SentBytes = Callable[[int], None]
@@ -48,26 +58,35 @@ async def upload(
     *,
     offset: int = 0,
     progress: SentBytes = lambda _: None,
+    base: Base | None = None,
 ) -> None:
     """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
 
-    If a server has all bytes of a declared size, the upload was completed before.
+    If a server has all bytes of a declared size, the upload was completed before. `base`: a file whose
+    content need not be sent. If the server rejects that, all bytes are sent.
 
     Raises FilestoreError: the server's error, or Unavailable without progress until the deadline.
     """
     path = upload_path(file_uuid)
     limits = transport.limits()
-    declare = source.size_bytes is None
+    declare, failures = source.size_bytes is None, 0
     while True:
         length = await source.prepare(offset)
         progress(offset)
         url = transport.url
         try:
-            offset = await _send_piece(transport, path, source, offset, length, declare, progress)
+            offset = await _send_piece(transport, path, source, offset, length, declare, progress, base)
             limits.note_progress()
-        except (*TRY_AGAIN, OffsetMismatch) as error:
+            failures = 0
+        except (*TRY_AGAIN, FilestoreError) as error:
             if source.failure is not None:
                 raise source.failure from error
+            is_lasting = not isinstance(error, (*TRY_AGAIN, OffsetMismatch))
+            if is_lasting and base is None:
+                raise
+            failures += 1
+            if is_lasting or failures >= DELTA_FAILURES_MAX:
+                base = None
             offset, declare = await _catch_up(transport, path, url, error, limits, offset)
             if declare or source.size_bytes is None or offset < source.size_bytes:
                 continue
@@ -84,19 +103,20 @@ async def _send_piece(
     length: int,
     declare: bool,
     progress: SentBytes,
+    base: Base | None,
 ) -> int:
     """One PATCH; answers the offset after it."""
-    headers = {
-        "Tus-Resumable": "1.0.0",
-        "Upload-Offset": str(offset),
-        "Content-Type": "application/offset+octet-stream",
-        "Content-Length": str(length),
-    }
+    headers = {"Tus-Resumable": "1.0.0", "Upload-Offset": str(offset)}
+    if base is None or not length:
+        headers |= {"Content-Type": PATCH_TYPE, "Content-Length": str(length)}
+        body = _parts(source, offset, length, progress) if length else b""
+    else:
+        headers |= {"Content-Type": DELTA_TYPE, BASE_FIELD: base.file_uuid}
+        body = encode_piece(base, source, offset, length, progress)
     if declare and source.size_bytes is not None:
         headers["Upload-Length"] = str(source.size_bytes)
     if source.size_bytes is not None and offset + length == source.size_bytes:
         headers["Repr-Digest"] = repr_digest(await source.sha256())
-    body = _parts(source, offset, length, progress) if length else b""
     async with transport.exchange(
         "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S
     ) as response:
@@ -126,7 +146,7 @@ async def _catch_up(
 ) -> tuple[int, bool]:
     """After a failure at `url`: the offset that the server has, and whether it still waits for the size."""
     while True:
-        if not isinstance(reason, OffsetMismatch):
+        if isinstance(reason, TRY_AGAIN):
             transport.turn_away(url)
         await limits.pause(reason)
         url = transport.url

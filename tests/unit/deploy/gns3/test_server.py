@@ -76,7 +76,7 @@ def at(url: str, *, password: str = PASSWORD) -> Gns3Server:
 
 async def test_version_3_is_asked_first() -> None:
     async with serving(*Tokens(9).routes, versioned("v2", "2.2.61")) as url, at(url) as server:
-        assert (server.version, server.is_v3, server.compression) == ("3.0.6", True, "zstd")
+        assert (server.version, server.is_v3, server.compression) == ("3.0.6", True, "none")
 
 
 async def test_version_2_is_taken_where_there_is_no_other() -> None:
@@ -176,3 +176,23 @@ async def test_image_goes_on_from_a_byte_where_the_server_knows_no_ranges() -> N
     async with serving(*routes) as url, at(url) as server:
         (found,) = await server.images()
         assert b"".join([part async for part in server.read_image(found, 4)]) == b"456789"
+
+
+async def test_export_of_version_3_is_asked_for_without_compression() -> None:
+    asked: list[str] = []
+
+    async def nodes(_: web.Request) -> web.Response:
+        return web.json_response([])
+
+    async def export(request: web.Request) -> web.Response:
+        asked.append(request.query_string)
+        return web.Response(body=b"zip")
+
+    routes = [
+        *Tokens(9).routes,
+        ("GET", "/v3/projects/p/nodes", nodes),
+        ("GET", "/v3/projects/p/export", export),
+    ]
+    async with serving(*routes) as url, at(url) as server:
+        assert b"".join([part async for part in server.export("p")]) == b"zip"
+    assert asked == ["compression=none"]

@@ -165,3 +165,12 @@ async def test_replica_stays_a_file_on_a_full_disk(keeper: Keeper, monkeypatch: 
     assert (counts["done"], counts["failed"]) == (0, 1)
     assert keeper.blobs.has_file(name)
     assert keeper.blobs.poison.names(cold_storage.FREEZES) == frozenset()
+
+
+async def test_chunks_that_an_earlier_process_has_left_stay_for_a_while(keeper: Keeper) -> None:
+    keeper.blobs.cold.chunks.put([(b"i" * 32, b"left by a fetch that was killed")])
+    await keeper.custody.cold.do_due()
+    assert keeper.blobs.cold.chunks.totals()[0] == 1
+    keeper.custody.cold._first_at_s = 0.0  # that time is over
+    await keeper.custody.cold.do_due()
+    assert keeper.blobs.cold.chunks.totals()[0] == 0

@@ -1,0 +1,202 @@
+"""Uploads that refer to another file: over HTTP, and by the client, which sends what is new."""
+
+import hashlib
+import os
+import random
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filestore_client import Client
+from filestore_client.transfer import uploading
+from filestore_client.transfer.delta import BASE_FIELD, DELTA_TYPE
+from tests.cluster.connections import client_of
+from tests.cluster.harness import Answer, Cluster
+from tests.cluster.test_uploads import Upload, digest_of
+from tests.unit.filestore_client.test_delta import list_of
+from tests.unit.node.cold.test_delta import literal, span
+
+MIB = 1 << 20
+OLD = random.Random(7).randbytes(24 * MIB)
+NEW = OLD[: 9 * MIB] + os.urandom(100_000) + OLD[9 * MIB :] + b"end"
+NO_UUID = "0192d3a0-0000-7000-8000-000000000000"
+SENT = re.compile(r"^filestore_upload_bytes_total (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with client_of(cluster) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def base(cluster: Cluster) -> str:
+    return cluster.store(OLD, "disk.img")
+
+
+def delta(upload: Upload, offset: int, body: bytes, base: str, **headers: str) -> Answer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    told = {"Tus-Resumable": "1.0.0", "Upload-Offset": str(offset), "Content-Type": DELTA_TYPE}
+    return upload.send("PATCH", body, {**told, BASE_FIELD: base, **named})
+
+
+def received_bytes(cluster: Cluster) -> float:
+    """The bytes of bodies that the nodes have received for uploads so far."""
+    texts = [cluster.get("/metrics", node=node).body.decode() for node in cluster.nodes]
+    return sum(float(found[1]) for text in texts if (found := SENT.search(text)))
+
+
+def test_chunks_of_hot_content_are_listed_by_every_node(cluster: Cluster, base: str) -> None:
+    for node in cluster.nodes:
+        answer = cluster.get(f"/files/{base}/chunks", node=node)
+        assert (answer.status, answer.body) == (200, list_of(OLD))
+        assert answer.headers["content-type"] == "application/vnd.filestore.chunks"
+
+
+def test_delta_is_stored_as_the_content_that_it_describes(cluster: Cluster, base: str) -> None:
+    upload = Upload(cluster, size_bytes=len(NEW))
+    start = 9 * MIB
+    first = span(0, 8 * MIB) + span(8 * MIB, MIB) + literal(NEW[start : start + 50_000])
+    rest = literal(NEW[start + 50_000 : start + 100_000]) + span(start, 15 * MIB) + literal(b"end")
+    assert delta(upload, 0, first, base).status == 204
+    assert upload.offset() == start + 50_000
+    digest = digest_of(NEW)
+    assert delta(upload, start + 50_000, rest, base, Repr_Digest=digest).status == 204
+    assert upload.content() == NEW
+
+
+def test_delta_of_other_content_than_declared_is_rejected(cluster: Cluster, base: str) -> None:
+    upload = Upload(cluster, size_bytes=2 * MIB)
+    answer = delta(upload, 0, span(5, 2 * MIB), base, Repr_Digest=digest_of(OLD[: 2 * MIB]))
+    assert (answer.status, answer.json["code"]) == (460, "checksum_mismatch")
+    assert upload.offset() == 0
+    assert upload.status() == "uploading" or upload.status() == "pending"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"\2", 400),
+        (span(0, 0), 400),
+        (span(len(OLD), 1), 400),
+        (literal(b"abc") + span(0, 9)[:5], 400),
+        (span(0, MIB) * 40, 413),
+        (struct.pack("<BI", 0, 2**31), 413),
+    ],
+)
+def test_hostile_delta_leaves_the_upload_as_it_was(
+    cluster: Cluster, base: str, body: bytes, status: int
+) -> None:
+    upload = Upload(cluster, size_bytes=25 * MIB)
+    assert delta(upload, 0, span(0, MIB), base).status == 204
+    assert delta(upload, MIB, body, base).status == status
+    assert upload.offset() == MIB
+    assert delta(upload, MIB, span(MIB, 24 * MIB - MIB), base).status == 204
+
+
+def test_headers_that_cannot_be_of_a_delta_are_rejected(cluster: Cluster, base: str) -> None:
+    upload = Upload(cluster, size_bytes=MIB)
+    assert delta(upload, 0, span(0, MIB), "nothing").status == 400
+    digest = digest_of(span(0, MIB))
+    assert delta(upload, 0, span(0, MIB), base, Content_Digest=digest).status == 400
+    assert upload.offset() == 0
+
+
+def test_base_that_may_not_be_read_is_answered_as_one_that_does_not_exist(
+    cluster: Cluster, base: str
+) -> None:
+    stranger = cluster.user_token("stranger-of-deltas")
+    created = cluster.create("own.img", token=stranger, size_bytes=MIB)
+    bases = {"foreign": base, "none": NO_UUID, "unfinished": str(cluster.create("new.img")["file_uuid"])}
+
+    def told(file_uuid: str) -> tuple[tuple[int, str], ...]:
+        headers = {"Tus-Resumable": "1.0.0", "Upload-Offset": "0", "Content-Type": DELTA_TYPE}
+        found = [
+            cluster.get(f"/files/{file_uuid}/chunks", token=stranger),
+            cluster.request(
+                "PATCH",
+                created["upload_url"],
+                token=stranger,
+                content=span(0, MIB),
+                headers=headers | {BASE_FIELD: file_uuid},
+            ),
+        ]
+        return tuple((answer.status, answer.json["details"]) for answer in found)
+
+    assert {told(file_uuid) for file_uuid in bases.values()} == {told(NO_UUID)}
+    assert {status for status, _ in told(base)} == {404}
+    grant = {"permission": "read", "principal_type": "user", "principal_id": "stranger-of-deltas"}
+    assert cluster.post(f"/files/{base}/permissions", grant).status == 201
+    assert cluster.get(f"/files/{base}/chunks", token=stranger).body == list_of(OLD)
+
+
+def test_client_sends_what_changed_since_the_newest_version(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "versions.img"
+    path.write_bytes(OLD)
+    client.files.upload(path, kind="backup")
+    path.write_bytes(NEW)
+    before = received_bytes(cluster)
+    record = client.files.upload(path, kind="backup")
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert received_bytes(cluster) - before < 2 * MIB
+    target = client.files.download(record.file_uuid, tmp_path / "back")
+    assert target is not None
+    assert target.read_bytes() == NEW
+
+
+def test_client_sends_a_stream_with_the_base_that_is_named(
+    cluster: Cluster, base: str, client: Client
+) -> None:
+    before = received_bytes(cluster)
+    parts = (NEW[at : at + 300_000] for at in range(0, len(NEW), 300_000))
+    record = client.files.upload(parts, kind="backup", filename="stream", base=base)
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert received_bytes(cluster) - before < 3 * MIB
+
+
+def test_client_without_a_base_that_can_be_read_sends_all(
+    cluster: Cluster, base: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.img"
+    path.write_bytes(NEW)
+    with client_of(cluster, token=cluster.user_token("nobody-of-deltas")) as client:
+        record = client.files.upload(path, kind="backup", base=base)
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+
+
+def test_client_sends_all_from_where_the_base_was_deleted(
+    cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filestore_client.transfer.sources.FILE_PIECE_BYTES", 4 * MIB)
+    other, path = cluster.store(OLD, "gone.img"), tmp_path / "new.img"
+    path.write_bytes(NEW)
+    done: list[int] = []
+
+    def progress(sent_bytes: int, _all: int | None) -> None:
+        if sent_bytes > 5 * MIB and not done:
+            assert cluster.request("DELETE", f"/files/{other}").status == 200
+            done.append(sent_bytes)
+
+    record = client.files.upload(path, kind="backup", base=other, progress=progress)
+    assert done
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+
+
+def test_client_falls_back_at_a_server_that_knows_no_deltas(
+    cluster: Cluster, base: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploading, "DELTA_TYPE", "application/x-unknown")  # 415, as of release 0.1.0
+    path = tmp_path / "new.img"
+    path.write_bytes(NEW)
+    record = client.files.upload(path, kind="backup", base=base)
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()

@@ -1,0 +1,113 @@
+"""What the client sends of a new version, decoded as a node does, and lists of chunks that are none."""
+
+import asyncio
+import random
+import struct
+
+import pytest
+
+from filestore_client.transfer import cutting, delta
+from filestore_client.transfer.delta import Base, decode_list, encode_piece
+from filestore_client.transfer.sources import BytesSource, StreamSource
+from node.cold import cutting as node_cutting
+from node.cold import delta as node_delta
+from node.cold import manifest
+from tests.unit.node.cold.test_delta import decoded
+
+MIB = 1 << 20
+OLD = random.Random(3).randbytes(20 * MIB)
+NEW = OLD[: 5 * MIB] + b"inserted" + OLD[5 * MIB : 9 * MIB] + bytes(70_000) + OLD[9 * MIB + 70_000 :] + b"end"
+
+
+def list_of(content: bytes) -> bytes:
+    chunks, at = [], 0
+    for chunk_id, piece in node_cutting.ChunkCutter().cut(content, is_last=True):
+        chunks.append(manifest.Chunk(chunk_id, at, at := at + len(piece)))
+    return manifest.encode_chunks(chunks)
+
+
+def base_of(content: bytes) -> Base:
+    found = decode_list("id", list_of(content), len(content))
+    assert found is not None
+    return found
+
+
+def test_client_and_node_cut_alike() -> None:
+    names = ("CHUNK_BYTES_MIN", "CHUNK_BYTES_MAX", "ID_BYTES")
+    assert all(getattr(cutting, name) == getattr(manifest, name) for name in names)
+    assert cutting.CHUNK_BYTES_AVERAGE == node_cutting.CHUNK_BYTES_AVERAGE
+    assert (delta.DELTA_TYPE, delta.SPAN_BYTES_MAX) == (node_delta.DELTA_TYPE, node_delta.SPAN_BYTES_MAX)
+    own = cutting.ChunkCutter()
+    parts = [OLD[at : at + 700_001] for at in range(0, len(OLD), 700_001)]
+    found = [
+        chunk_id for n, part in enumerate(parts) for chunk_id, _ in own.cut(part, is_last=n == len(parts) - 1)
+    ]
+    assert found == [chunk_id for chunk_id, _ in node_cutting.ChunkCutter().cut(OLD, is_last=True)]
+
+
+async def sent(source: BytesSource | StreamSource, base: Base) -> tuple[bytes, int]:
+    """The content that a server has after all pieces, and the bytes on their way to it."""
+    content, wire_bytes = b"", 0
+    while source.size_bytes is None or len(content) < source.size_bytes:
+        length = await source.prepare(len(content))
+        told: list[int] = []
+        raw = [part async for part in encode_piece(base, source, len(content), length, told.append)]
+        content += decoded(*raw, base=OLD)
+        assert told[-1] == len(content)
+        wire_bytes += sum(map(len, raw))
+    return content, wire_bytes
+
+
+def test_new_version_is_sent_as_spans_and_what_changed() -> None:
+    content, wire_bytes = asyncio.run(sent(BytesSource(NEW), base_of(OLD)))
+    assert content == NEW
+    assert wire_bytes < 3 * MIB  # four places changed, each costs a chunk or two
+
+
+def test_stream_goes_on_where_the_last_chunk_ended() -> None:
+    parts = iter([NEW[at : at + 500_000] for at in range(0, len(NEW), 500_000)])
+
+    async def more() -> bytes:
+        return next(parts, b"")
+
+    source = StreamSource(more)
+    content, wire_bytes = asyncio.run(sent(source, base_of(OLD)))
+    assert content == NEW
+    assert wire_bytes < 3 * MIB
+    assert asyncio.run(source.sha256()) == asyncio.run(BytesSource(NEW).sha256())
+
+
+def test_content_without_anything_in_common_is_sent_whole() -> None:
+    other = random.Random(4).randbytes(3 * MIB)
+    content, wire_bytes = asyncio.run(sent(BytesSource(other), base_of(OLD)))
+    assert content == other
+    assert len(other) < wire_bytes < len(other) + 1000
+
+
+def test_resumed_in_the_middle_of_a_chunk_it_finds_the_next_one() -> None:
+    async def rest() -> tuple[bytes, int]:
+        source = BytesSource(NEW)
+        at = 6 * MIB + 12_345
+        length = await source.prepare(at)
+        raw = [part async for part in encode_piece(base_of(OLD), source, at, length, lambda _: None)]
+        return decoded(*raw, base=OLD), sum(map(len, raw))
+
+    content, wire_bytes = asyncio.run(rest())
+    assert content == NEW[6 * MIB + 12_345 :]
+    assert wire_bytes < 3 * MIB
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"x",
+        list_of(OLD)[:-40],
+        list_of(OLD)[:-1],
+        list_of(OLD) + struct.pack("<32sQ", b"i" * 32, len(OLD)),
+        struct.pack("<32sQ", b"i" * 32, len(OLD) + 1),
+        b"".join(struct.pack("<32sQ", b"i" * 32, at) for at in range(1, 1000)),
+    ],
+)
+def test_list_that_does_not_cover_the_base_is_no_base(raw: bytes) -> None:
+    assert decode_list("id", raw, len(OLD)) is None
