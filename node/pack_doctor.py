@@ -1,6 +1,8 @@
 """An offline check of the packs of a node: headers, records, and the index with the positions of blobs.
 
 It changes nothing: the index is read from a copy, as SQLite writes files next to a database even to read it.
+
+Tested by tests/cluster/test_doctor.py.
 """
 
 import hashlib

@@ -1,6 +1,8 @@
 """How often an address may ask, and how slowly a client may be. No I/O here; the clock is handed in.
 
 The table of addresses has a bounded size; what a limit means for the caller is RateLimited or RequestTimeout.
+
+Tested by tests/unit/web/test_request_body.py.
 """
 
 import ipaddress

@@ -1,6 +1,8 @@
 """Checks of request fields beyond types and bounds. Shared by the bodies and handlers of every resource.
 
 Every refusal names the field first.
+
+Tested by tests/unit/web/test_json_body.py.
 """
 
 import re

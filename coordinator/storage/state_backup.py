@@ -3,6 +3,8 @@
 A copy uses SQLite's backup API. If the state is complete in the file and pinned there, it is copied as a
 plain file, which takes less than half of the time. The WAL grows meanwhile
 (`coordinator.storage.pinned_state`).
+
+Tested by tests/unit/coordinator/storage/test_state_store.py.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Apart from the upload itself: which of its names are there already, and whether both files are kept."""
+"""Apart from the upload itself: which of its names are there already, and whether both files are kept.
+
+Tested by tests/cluster/test_command_folders.py.
+"""
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,6 +1,8 @@
 """The findings of an offline check of a data directory, and the checks that every role shares.
 
 Everything here only reads.
+
+Tested by tests/cluster/test_doctor.py.
 """
 
 import os

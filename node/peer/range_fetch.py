@@ -8,6 +8,8 @@ the replica out of service.
 
 The sha256 of the whole is computed behind the writers, from the disk, so it is ready soon after the last
 byte.
+
+Tested by tests/unit/node/peer/test_blob_fetching.py.
 """
 
 import asyncio
