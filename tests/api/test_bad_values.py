@@ -209,3 +209,21 @@ def check_named(answer: Answer, field: str, bad: object) -> None:
         assert re.match(rf"{field}\b", answer.json["details"])
     except AssertionError as error:
         raise AssertionError(f"{field} {str(bad)[:80]!r}: {answer.status} {answer.body[:200]!r}") from error
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"filename": "a", "filename": "b", "project_id": "c"}',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_body_that_is_no_object_is_refused(cluster: Cluster, content: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = cluster.request("POST", "/project-files", content=content, headers=headers)
+    check_refused(answer, "invalid_request")
