@@ -1,4 +1,7 @@
-"""Operations on the cluster: join it, show its certificate authority, manage join tokens, list damage."""
+"""Operations on the cluster: join it, show its certificate authority, manage join tokens, list damage.
+
+Tested by tests/cluster/test_join.py.
+"""
 
 import re
 from typing import Final

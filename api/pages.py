@@ -3,6 +3,8 @@
 A cursor is the log index of the last element shown, or a substitute in a list without one, so a list stays
 stable while elements are added and removed. Filters come after access control: a page may have fewer elements
 than its limit, or none, and still have a next page, since each examines a bounded number of files.
+
+Tested by tests/api/test_files.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,8 @@
 """Set the fields that the leader adds to commands: nodes for new bytes and for jobs, the time in the trash.
 
 The leader can choose nodes, as it receives their heartbeats. Apart from calls: no I/O.
+
+Tested by tests/cluster/test_space.py.
 """
 
 import time

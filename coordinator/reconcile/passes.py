@@ -2,6 +2,8 @@
 
 They delete blobs that no file uses (gc), read replicas to find damage (scrub), compare the disks with the log
 (compare), and store replicas as chunks (freeze) or as whole files (thaw).
+
+Tested by tests/unit/coordinator/reconcile/test_gc_safety_limits.py.
 """
 
 import asyncio

@@ -15,6 +15,8 @@ A blob that a source keeps cold is fetched in that form (`node/peer/cold_fetch.p
 
 No fetch waits for the slowest part: small blobs have their own turns, separate from large ones that take
 hours, and sources that send their checksums much later than another are left out.
+
+Tested by tests/unit/node/peer/test_blob_fetching.py.
 """
 
 import asyncio
