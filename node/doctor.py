@@ -154,8 +154,8 @@ def _sidecar_fault(path: Path, size_bytes: int) -> str:
 def check_manifests(findings: Findings, cold: Path) -> None:
     """Check the manifests of cold blobs. Whether their chunks are there is left to the running node."""
     count = size_bytes = 0
-    for upper in _entries(findings, cold):
-        for entry in _entries(findings, Path(upper.path)):
+    for upper in entries_of(findings, cold):
+        for entry in entries_of(findings, Path(upper.path)):
             path = Path(entry.path)
             if not is_sha256(entry.name) or not entry.name.startswith(upper.name):
                 findings.problem(path, "does not belong among the manifests", _STRAY)

@@ -150,12 +150,12 @@ def chunks_max(size_bytes: int) -> int:
     return size_bytes // CHUNK_BYTES_MIN + 1
 
 
-def decode_list(raw: bytes, sha256: str, size_bytes: int) -> Manifest:
+def decode_list(raw: bytes, sha256: str, size_bytes: int) -> ColdManifest:
     """Return what another node lists as the chunks of a blob, without checksums. Raises ManifestInvalid.
 
     Nothing is known of the ids. Their number and the sizes are those that content of this size can have.
     """
-    manifest = Manifest(sha256, size_bytes, raw, b"")
+    manifest = ColdManifest(sha256, size_bytes, raw, b"")
     if len(raw) % CHUNK_ENTRY_BYTES or len(manifest) > chunks_max(size_bytes) or not _is_in_order(manifest):
         raise ManifestInvalid("is no list of chunks of this size")
     return manifest

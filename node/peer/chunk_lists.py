@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from node.cold.cutting import ChunkCutter
-from node.cold.manifest import Chunk, encode_chunks
+from node.cold.manifest import ContentChunk, encode_chunks
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_errors
 from node.storage.cold_blobs import OpenColdBlob
@@ -75,6 +75,6 @@ class _Cutting:
         self.offset += len(content)
         found = []
         for chunk_id, piece in self._cutter.cut(content, is_last=self.offset == self._blob.size_bytes):
-            found.append(Chunk(chunk_id, self._stop, self._stop + len(piece)))
+            found.append(ContentChunk(chunk_id, self._stop, self._stop + len(piece)))
             self._stop += len(piece)
         return encode_chunks(found)
