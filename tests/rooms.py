@@ -26,8 +26,8 @@ PACKAGES: Final = (
     "client/filestore_client",
 )
 MODULES_MAX: Final = 20
-RESOURCES_MAX: Final = 29  # where each resource, or group of commands, has a file
-OF_RESOURCES: Final = ("coordinator.machine", "api", "deploy.commands")
+RESOURCES_MAX: Final = 30  # where each resource, or group of commands, has a file
+OF_RESOURCES: Final = ("coordinator.machine", "api", "api.bodies", "deploy.commands")
 
 Imports = Mapping[str, set[str]]
 
