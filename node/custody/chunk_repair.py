@@ -26,6 +26,7 @@ CHUNK_S_MAX: Final = 30.0
 TRIES: Final = 3  # before the replicas with the chunk go out of service
 RETRY_S: Final = 20.0
 TRIED_MAX: Final = 10_000
+RECORDED_MAX: Final = 1_000  # lines of housekeeping.log for one chunk: the replicas that needed it
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
 _log = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ class ChunkRepair:
                 context.metrics.chunks_repaired.inc()
                 facts = {"chunk": chunk.id.hex(), "peer": source, "blobs": len(users)}
                 _log.warning("a damaged chunk was fetched from another node", extra=facts)
+                for name, _ in users[:RECORDED_MAX]:
+                    context.record("chunk.repair", name, source)
                 return True
         return False
 
