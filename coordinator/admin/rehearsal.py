@@ -1,6 +1,6 @@
-"""Rehearse a restore: a snapshot becomes a cluster in a scratch directory, is checked, and deleted again.
+"""Rehearse a restore in a scratch directory. Shared by a job and a command.
 
-Apart from `restore`: nothing of it remains, and a job and a command both do it. Blocking, no network.
+A snapshot becomes a cluster of one coordinator, is compared, and deleted again. Blocking, no network.
 """
 
 import secrets

@@ -1,4 +1,4 @@
-"""The records about snapshots of the metadata, and about what they contain."""
+"""The records about snapshots of the metadata, and about what they contain. Pure."""
 
 from typing import Final
 

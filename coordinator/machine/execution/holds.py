@@ -1,7 +1,6 @@
-"""Holds: content of deleted files stays while a kept snapshot refers to it.
+"""Hold content of deleted files for snapshots. Apart from `machine.snapshots`, which needs `machine.blobs`.
 
-Apart from `coordinator.machine.snapshots`, which ends holds: releasing content begins one, and ends with it.
-
+Content of deleted files stays while a kept snapshot refers to it.
 A held blob has a row with the newest snapshot that refers to it, and one reference more: so its replicas are
 repaired, moved and checked like those of files. Holds end in the order of the snapshots. So the newest one
 decides, and no snapshot needs a list of its content. A file is in a snapshot if it was created before the

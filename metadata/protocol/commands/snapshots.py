@@ -1,4 +1,4 @@
-"""Commands about snapshots of the metadata: which are kept, and for how long their content stays."""
+"""Commands about snapshots of the metadata: which are kept, how long their content stays. Pure."""
 
 from metadata.model.records import Caller
 from metadata.model.rules import SNAPSHOTS_HOLD_CONTENT
