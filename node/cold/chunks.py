@@ -136,6 +136,14 @@ class ChunkStore:
         """
         return self.packs.index.take_out(rows)
 
+    def note_purged(self, ids: Iterable[bytes]) -> None:
+        """Have the packs of these chunks rewritten soon after a collection has deleted one of them."""
+        self.packs.index.note_purged(ids)
+
+    def awaits_purge(self) -> bool:
+        """Return whether a pack was noted by `note_purged`, and is there still."""
+        return bool(self.packs.index.purged_packs())
+
     def rows(self, start: bytes, stop: bytes) -> Iterator[PackedBlob]:
         """Yield the rows of the chunks whose id is from `start` to `stop` (excluded), ascending by id."""
         after = start

@@ -120,8 +120,8 @@ class ColdStorage:
         state, now_s = await run(cold.manifests.state), asyncio.get_running_loop().time()
         if self._first_at_s is None:  # until then a fetch that a crash has ended may use its chunks
             self._first_at_s = now_s + COLLECT_S
-        is_due = state != self._collected and now_s >= self._first_at_s
-        if is_due and now_s - self._collected_at_s >= COLLECT_S:
+        is_due = now_s >= self._first_at_s and now_s - self._collected_at_s >= COLLECT_S
+        if state != self._collected and (is_due or await run(cold.chunks.awaits_purge)):
             await self.collect()
         await self._packing.do_due()
         if state != self._measured:

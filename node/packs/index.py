@@ -296,10 +296,11 @@ class PackIndex:
         with self._changing() as db:
             db.execute("UPDATE packs SET is_sealed = 1 WHERE number = ?", (number,))
 
-    def note_purged(self, sha256: bytes) -> None:
-        """Note the packs that have a blob, to be rewritten soon after its removal."""
+    def note_purged(self, ids: Iterable[bytes]) -> None:
+        """Note the packs that have one of these blobs, to be rewritten soon after its removal."""
         with self._changing() as db:
-            db.execute("INSERT OR IGNORE INTO purged SELECT pack FROM blobs WHERE sha256 = ?", (sha256,))
+            noted = "INSERT OR IGNORE INTO purged SELECT pack FROM blobs WHERE sha256 = ?"
+            db.executemany(noted, [(sha256,) for sha256 in ids])
 
     def purged_packs(self) -> frozenset[int]:
         """Return the noted packs that are still there."""

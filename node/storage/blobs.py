@@ -209,9 +209,10 @@ class BlobStore(BlobFiles):
         return removed
 
     def note_purged(self, sha256: str) -> None:
-        """Have the pack of a blob rewritten soon after its deletion, so that its bytes do not stay there."""
+        """Have the packs of a blob rewritten soon after its deletion, so that its bytes do not stay there."""
         try:
-            self.packed.store.index.note_purged(bytes.fromhex(sha256))
+            self.packed.store.index.note_purged([bytes.fromhex(sha256)])
+            self.cold.note_purged(sha256)
         except OSError as error:
             raise storage_error(error) from error
 

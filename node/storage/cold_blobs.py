@@ -297,6 +297,14 @@ class ColdBlobs:
         """Remove a blob, as `ManifestFiles.remove` does; its chunks go with the next collection."""
         return self.manifests.remove(sha256, unless=unless)
 
+    def note_purged(self, sha256: str) -> None:
+        """Have the packs with chunks of this blob rewritten soon after its deletion. Raises FilestoreError."""
+        try:
+            with self.open(sha256) as blob:
+                self.chunks.note_purged(set(blob.manifest.ids()))
+        except (BlobMissing, BlobDamaged):
+            return  # it is hot; or nobody can say which chunks were its own
+
     def writer(self, blob: FinishedBlob) -> "ColdWriter":
         """Begin a manifest of a blob of known name and size; leave it with `with`. Raises OSError."""
         draft = Draft(self.manifests, self.chunks, self._files.disk)

@@ -196,3 +196,24 @@ async def test_chunk_of_many_replicas_that_is_rotten_does_not_stop_the_scrub(
     assert (counts["looked"], counts["damaged"], counts["with_damaged_chunks"]) == (6, 0, 6)
     assert keeper.blobs.cold.damaged_chunks(10) == [shared]
     assert keeper.on_disk() == sorted(names)
+
+
+async def test_bytes_of_a_cold_blob_that_was_purged_leave_the_disk_at_once(keeper: Keeper) -> None:
+    kept = store(keeper, 0, create(ADMIN, "kept"))
+    secret = version(0, of=1)
+    purged = store(keeper, 0, create(ADMIN, "purged"), secret)
+    await freeze(keeper, 2 * DAY_S)
+    await keeper.custody.cold.do_due()  # a collection: the next one comes ten minutes later by itself
+
+    def is_on_disk() -> bool:
+        packs = (keeper.directory / "chunks").glob("*.pack")
+        return any(secret[-65_536:] in path.read_bytes() for path in packs)
+
+    assert is_on_disk()
+    keeper.blobs.note_purged(purged)
+    keeper.blobs.delete(purged)
+    await keeper.custody.cold.do_due()
+    await keeper.custody.cold._packing.rewrite_due()  # which is looked at every 30 s
+    assert (is_on_disk(), keeper.on_disk()) == (False, [kept])
+    assert not keeper.blobs.cold.chunks.awaits_purge()
+    assert read(keeper.blobs, kept) == version(0)
