@@ -36,9 +36,11 @@ _HEADERS: Final = (
 def choose(providers: Sequence[ProviderName], wanted: str | None) -> str:
     """Return the name of the provider to sign in with. Raises NotFound, NotSignedIn."""
     names = [each.name for each in providers]
+    if not names:
+        raise NotFound("This cluster has no identity provider. Sign in with --token-file.")
     if wanted is not None:
         if wanted not in names:
-            raise NotFound(f"There is no provider {wanted}. There are: {', '.join(names) or 'none'}.")
+            raise NotFound(f"There is no provider {wanted}. There are: {', '.join(names)}.")
         return wanted
     if len(names) == 1:
         return names[0]

@@ -75,6 +75,8 @@ def test_one_provider_is_chosen_and_an_unknown_one_is_named() -> None:
     assert choose(ONE, None) == choose(ONE, "uni") == "uni"
     with pytest.raises(NotFound, match="There are: uni"):
         choose(ONE, "other")
+    with pytest.raises(NotFound, match="no identity provider"):
+        choose([], None)
 
 
 @pytest.mark.parametrize(
