@@ -64,7 +64,7 @@ def keep(token_file: Path, provider: str, signed_in: SignedIn) -> None:
 
 
 def forget(token_file: Path) -> None:
-    """Remove what renews a token: it was replaced by another one, or the sign-in has ended. Raises OSError."""
+    """Remove what renews a token that was replaced, or whose sign-in has ended. Raises OSError."""
     kept_file(token_file).unlink(missing_ok=True)
 
 
