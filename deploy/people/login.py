@@ -20,7 +20,8 @@ from ca.errors import Forbidden, InvalidRequest
 from deploy.base.connection import NotSignedIn
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound, Unavailable
-from filestore_client.base.records import ProviderName, SignedIn
+from filestore_client.base.records import SignedIn
+from filestore_client.sign_in import ProviderName
 
 WAIT_S: Final = 600.0  # for a person at the provider's page
 HEAD_BYTES_MAX: Final = 16 << 10

@@ -7,7 +7,7 @@ import pytest
 from deploy.people import login
 from deploy.people.login import HEAD_BYTES_MAX, choose, has_browser
 from filestore_client.base.errors import NotFound
-from filestore_client.base.records import ProviderName
+from filestore_client.sign_in import ProviderName
 
 STATE = "the-state"
 ONE = [ProviderName(name="uni", label="University")]
