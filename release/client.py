@@ -35,8 +35,6 @@ from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTo
 from api.bodies.sessions import Invitation, InvitationBody, SessionBody
 from api.bodies.sign_in import (
     ProviderBody,
-    ProviderNameBody,
-    ProviderStepBody,
     SignedIn,
     StartedSignIn,
 )
@@ -93,8 +91,6 @@ RECORDS: Final = (
     Known("Group", GroupBody),
     Known("GroupMember", MemberBody),
     Known("Provider", ProviderBody),
-    Known("ProviderName", ProviderNameBody),
-    Known("ProviderStep", ProviderStepBody),
     Known("StartedSignIn", StartedSignIn, "Secret"),
     Known("SignedIn", SignedIn, "Secret"),
     Known("Session", SessionBody),

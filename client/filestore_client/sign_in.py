@@ -12,14 +12,27 @@ from filestore_client.base.pages import pages
 from filestore_client.base.paths import path_part
 from filestore_client.base.records import (
     Provider,
-    ProviderName,
-    ProviderStep,
     SignedIn,
     StartedSignIn,
 )
 from filestore_client.base.retry import connection_trouble
 
 _PROVIDERS = "/api/v1/auth/providers"
+
+
+class ProviderName(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that people can sign in with: its name, and the label for people."""
+
+    name: str
+    label: str
+
+
+class ProviderStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a test: what was tested, `ok`, `failed` or `note`, and what was found."""
+
+    step: str
+    outcome: str
+    details: str
 
 
 class _Tested(msgspec.Struct, frozen=True):

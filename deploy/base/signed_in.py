@@ -56,11 +56,16 @@ def read_kept(token_file: Path) -> KeptSignIn | None:
 def keep(token_file: Path, provider: str, signed_in: SignedIn) -> None:
     """Write what renews a token; remove what is there if it cannot be renewed. Raises OSError."""
     if not signed_in.renewal:
-        kept_file(token_file).unlink(missing_ok=True)
+        forget(token_file)
         return
     due_s = datetime.fromisoformat(signed_in.renew_at).timestamp()
     kept = KeptSignIn(provider, signed_in.renewal, due_s)
     write_own(kept_file(token_file), msgspec.json.encode(kept))
+
+
+def forget(token_file: Path) -> None:
+    """Remove what renews a token that was replaced, or whose sign-in has ended. Raises OSError."""
+    kept_file(token_file).unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -110,7 +115,7 @@ async def _renew(client: AsyncClient, kept: KeptSignIn, token_file: Path) -> Non
         async with asyncio.timeout(_DEADLINE_S):
             signed_in = await client.providers.renew(kept.provider, kept.renewal)
     except (Forbidden, InvalidRequest, NotFound) as error:
-        kept_file(token_file).unlink(missing_ok=True)
+        forget(token_file)
         click.echo(f"filestore: your sign-in with {kept.provider} has ended: {error.details}", err=True)
         raise
     except (FilestoreError, TimeoutError):

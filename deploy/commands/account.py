@@ -24,7 +24,7 @@ from deploy.base.failures import claims_of, explain_rejection
 from deploy.base.option_names import names_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from deploy.base.own_files import UserPath
-from deploy.base.signed_in import keep, read_kept
+from deploy.base.signed_in import forget, keep, read_kept
 from deploy.people.login import choose, has_browser, sign_in
 from deploy.people.session import print_sessions
 from filestore_client import AsyncClient
@@ -91,7 +91,9 @@ def login(
     user = _recognised(nodes, root_pem, token, token_file)
     context = name or _host_as_name(nodes[0])
     saved = contexts.save_context(context, nodes, root_pem=root_pem, token=token)
-    if signed_in is not None:
+    if signed_in is None:
+        forget(Path(saved.token_file))
+    else:
         keep(Path(saved.token_file), *signed_in)
     is_renewed = signed_in is not None and bool(signed_in[1].renewal)
     end = "is renewed while your session lasts" if is_renewed else f"expires {_end_of(user, token)}"

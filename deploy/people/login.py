@@ -20,7 +20,8 @@ from ca.errors import Forbidden, InvalidRequest
 from deploy.base.connection import NotSignedIn
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound, Unavailable
-from filestore_client.base.records import ProviderName, SignedIn
+from filestore_client.base.records import SignedIn
+from filestore_client.sign_in import ProviderName
 
 WAIT_S: Final = 600.0  # for a person at the provider's page
 HEAD_BYTES_MAX: Final = 16 << 10
@@ -36,9 +37,11 @@ _HEADERS: Final = (
 def choose(providers: Sequence[ProviderName], wanted: str | None) -> str:
     """Return the name of the provider to sign in with. Raises NotFound, NotSignedIn."""
     names = [each.name for each in providers]
+    if not names:
+        raise NotFound("This cluster has no identity provider. Sign in with --token-file.")
     if wanted is not None:
         if wanted not in names:
-            raise NotFound(f"There is no provider {wanted}. There are: {', '.join(names) or 'none'}.")
+            raise NotFound(f"There is no provider {wanted}. There are: {', '.join(names)}.")
         return wanted
     if len(names) == 1:
         return names[0]

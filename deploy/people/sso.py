@@ -13,7 +13,8 @@ from deploy.base.options import Duration
 from deploy.base.output import json_option, print_json, print_record, print_records
 from deploy.base.own_files import UserPath
 from filestore_client import AsyncClient
-from filestore_client.base.records import Provider, ProviderName, ProviderStep
+from filestore_client.base.records import Provider
+from filestore_client.sign_in import ProviderName, ProviderStep
 
 EVERYBODY: Final = "*"
 _NAMES: Final[Mapping[str, Callable[[ProviderName], object]]] = {

@@ -405,21 +405,6 @@ class Provider(Struct, frozen=True, kw_only=True):
     updated_at: str  # When the record last changed.
 
 
-class ProviderName(Struct, frozen=True, kw_only=True):
-    """A provider that people can sign in with."""
-
-    name: str  # The name of the provider.
-    label: str  # What people choose.
-
-
-class ProviderStep(Struct, frozen=True, kw_only=True):
-    """One step of a test."""
-
-    step: str  # What was tested.
-    outcome: str  # `note`: something to know, which is no failure.
-    details: str  # What was found.
-
-
 class StartedSignIn(Secret, frozen=True, kw_only=True):
     """A sign-in that has begun, and the page at which the person signs in."""
 

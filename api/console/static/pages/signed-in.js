@@ -1,5 +1,6 @@
 // Where a provider sends the browser back to: finishes the sign-in, and goes on where it was begun.
 import { html, useEffect, useState } from "../html.js";
+import { address } from "../path.js";
 import { finish } from "../providers.js";
 import { ErrorBox, Loading } from "../ui/parts.js";
 
@@ -7,7 +8,7 @@ export default function SignedIn({ params, query }) {
   const [error, setError] = useState(null);
   useEffect(() => {
     document.title = "Sign in · Filestore";
-    history.replaceState(null, "", "#/"); // no code in the address, nor in the history
+    history.replaceState(null, "", address`/signed-in/${params.name}`); // no code in the address, nor in the history
     finish(params.name, query).then((back) => {
       history.replaceState(null, "", back || "#/");
       dispatchEvent(new HashChangeEvent("hashchange"));

@@ -7,7 +7,7 @@ import pytest
 from deploy.people import login
 from deploy.people.login import HEAD_BYTES_MAX, choose, has_browser
 from filestore_client.base.errors import NotFound
-from filestore_client.base.records import ProviderName
+from filestore_client.sign_in import ProviderName
 
 STATE = "the-state"
 ONE = [ProviderName(name="uni", label="University")]
@@ -75,6 +75,8 @@ def test_one_provider_is_chosen_and_an_unknown_one_is_named() -> None:
     assert choose(ONE, None) == choose(ONE, "uni") == "uni"
     with pytest.raises(NotFound, match="There are: uni"):
         choose(ONE, "other")
+    with pytest.raises(NotFound, match="no identity provider"):
+        choose([], None)
 
 
 @pytest.mark.parametrize(
