@@ -45,6 +45,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Groups": "Groups of users, which permissions name: their members, and what they were granted.",
     "Sign-in": "Identity providers (OpenID Connect), and how people sign in with them.",
     "Audit": "Who did what through this member.",
+    "Trash": "Deleted files that can be restored, and files that are protected from deletion.",
     "Jobs": "Background jobs and their results.",
     "Cluster": "Nodes, coordinators, and how they join.",
     "Health": "For monitoring and load balancers.",

@@ -10,6 +10,7 @@ import pytest
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity
 from deploy.processes import wait_until
+from tests.browser.console_world import project_archive
 from tests.clients.restic_server import LOGIN, ask, gateway, password_file
 from tests.cluster.command_output import objects, output, refusal
 from tests.cluster.drills import drill
@@ -127,7 +128,7 @@ def test_prune_keeps_protected_backups_and_says_so(cluster: Cluster, name: str) 
     fields = {"project_id": project, "project_name": project}
     first, protected, newest = (
         cluster.store(
-            tag.text.encode(), name, version_tag=tag.text, protect_days=30 * (number == 1), **fields
+            project_archive(), name, version_tag=tag.text, protect_days=30 * (number == 1), **fields
         )
         for number, tag in enumerate(tags)
     )
