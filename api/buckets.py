@@ -143,7 +143,11 @@ async def update(request: web.Request) -> web.Response:
         protect_days=UNSET if body.protect_days is None else body.protect_days,
         unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
-    record = await request.app[API].metadata.propose(command, BucketRecord)
+    if command.trash_days is UNSET and command.protect_days is UNSET:
+        record = await request.app[API].metadata.propose(command, BucketRecord)
+    else:  # who can restore what from now on
+        async with audited(request, "update_bucket", principal=caller.subject, target=bucket_id):
+            record = await request.app[API].metadata.propose(command, BucketRecord)
     return record_response(shown(BucketBody, record), record.updated_at_ms)
 
 

@@ -308,7 +308,7 @@ def _command(
         expected_sha256=check_sha256(body.blob_sha256),
         retention_hours=body.retention_period,
         path=check_path(body.path or "") or UNSET,
-        protect_seconds=UNSET if body.protect_days is None else body.protect_days * DAY_S,
+        protect_seconds=body.protect_days * DAY_S if isinstance(body.protect_days, int) else UNSET,
         **_given(kind, body, own_fields(kind.create_command, CreateFile)),
     )
 

@@ -50,7 +50,7 @@ SECTIONS: Final = {  # by purpose
         "find": CliEntry("files", "Find files by the checksum of their content."),
         "mv": CliEntry("files", "Rename a file, or move a file or a folder."),
         "du": CliEntry("files", "Show the space that files use, by bucket and kind."),
-        "rm": CliEntry("files", "Delete files, and unfinished uploads."),
+        "rm": CliEntry("trash", "Delete files, and unfinished uploads."),
         "trash": CliEntry("trash", "Deleted files that can still be restored: ls, restore, empty."),
         "protect": CliEntry("trash", "Protect files from deletion until a time."),
         "share": CliEntry("buckets", "Links to a file for people without a token: create, ls, rm."),

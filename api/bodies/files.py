@@ -54,7 +54,7 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
     size_bytes: GivenSizeBytes | None = None
     blob_sha256: GivenSha256 = ""
     path: FolderPath | UnsetType | None = UNSET
-    protect_days: NewProtectDays | None = None
+    protect_days: NewProtectDays | UnsetType | None = UNSET
 
 
 class UpdateFileBody(Request, frozen=True, kw_only=True):

@@ -261,14 +261,7 @@ def _write(change: Change, user: User, kept: _Kept, bucket_id: str) -> None:
         "SELECT document FROM trash WHERE sequence = ?", (kept.sequence,)
     ).fetchone()
     change.db.execute("DELETE FROM trash WHERE sequence = ?", (kept.sequence,))
-    is_same = (bucket_id, owner_id) == (file.bucket_id, file.owner_id)
-    kept_rows.write(
-        change.db,
-        document,
-        bucket_id=bucket_id,
-        owner_id=owner_id,
-        updated_at_ms=None if is_same else change.at_ms,
-    )
+    kept_rows.write(change.db, document, bucket_id=bucket_id, owner_id=owner_id, at_ms=change.at_ms)
     change.db.execute(
         "UPDATE buckets SET file_count = file_count + 1, used_bytes = used_bytes + ?,"
         f" {states.NEXT} WHERE bucket_id = ?",

@@ -1,5 +1,6 @@
-"""`filestore trash` and `protect`: deleted files come back, and some cannot be deleted."""
+"""`filestore rm`, `trash` and `protect`: files are deleted, come back, or cannot be deleted."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -7,11 +8,14 @@ import click
 
 from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import FAILURES, print_failures
+from deploy.base.failures import FAILURES, exit_code_of, line_of, print_failures
+from deploy.base.folder_changes import Failed, delete_found, files_to_change, owner_option
+from deploy.base.folders import bucket_id_of, path_of
 from deploy.base.lookup import find_bucket, find_file_uuid, is_uuid
 from deploy.base.options import Days, Expiry
 from deploy.base.output import json_option, moment, print_json, print_records, size
 from deploy.base.printed import printable_name
+from deploy.commands.files import bucket_option
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Conflict, NotFound
 from filestore_client.base.paths import forms_of
@@ -31,6 +35,95 @@ _COLUMNS: Final[Mapping[str, Callable[[TrashedFile], object]]] = {
 _bucket = click.option("--bucket", default="", help="Only files of this bucket, by its name or its id.")
 _named = click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1)
 _Failures = list[tuple[str, Exception]]
+
+
+@click.command()
+@click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True, shell_complete=complete_names)
+@click.option(
+    "--recursive", "-r", is_flag=True, help="Each NAME is a folder: delete all files in and below it."
+)
+@owner_option("With -r: delete only the files of this user; may be repeated.  [default: ask, or refuse]")
+@click.option("--yes", "-y", is_flag=True, help="With -r: do not ask.")
+@click.option("--now", is_flag=True, help="Delete for good: the files do not go to the trash.")
+@click.option(
+    "--override-protection",
+    is_flag=True,
+    help="As an admin of the cluster: also delete protected files. It is audited, and raises an alert.",
+)
+@bucket_option
+@connection_options
+def rm(
+    connection: Connection,
+    files: tuple[str, ...],
+    recursive: bool,
+    owners: tuple[str, ...],
+    yes: bool,
+    bucket: str,
+    *,
+    now: bool,
+    override_protection: bool,
+) -> int:
+    """Delete files, and unfinished uploads.
+
+    Files go to the trash of their bucket, and can be restored for some days (`filestore trash`). With --now
+    they are deleted for good, and their bytes leave the disks within 15 minutes.
+
+    It asks only before it deletes another user's file by its name, and on a terminal before it deletes a
+    folder. Without a terminal, it rejects a folder with files of other users, unless --owner says whose files
+    are meant. You need the permission `admin` on each file, which its owner has. If one is refused, the
+    others are still deleted. An unfinished upload is named by its file_uuid.
+    """
+    how = {"now": now, "override_protection": override_protection}
+    if recursive:
+        codes = [_remove_folder(connection, named, bucket, owners, how, asks=not yes) for named in files]
+        return next((code for code in codes if code), 0)
+    if owners:
+        raise click.UsageError("--owner: only with -r.")
+
+    async def work(client: AsyncClient) -> int:
+        code = 0
+        for named in files:
+            try:
+                file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
+                await client.files.delete(file_uuid, **how)
+            except FAILURES as error:
+                click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
+                code = code or exit_code_of(error)
+            else:
+                click.echo(f"{printable_name(named)} is deleted{' for good' if now else ''}.")
+        return code
+
+    return connection.run(work)
+
+
+def _remove_folder(
+    connection: Connection,
+    named: str,
+    bucket: str,
+    owners: tuple[str, ...],
+    how: Mapping[str, bool],
+    *,
+    asks: bool,
+) -> int:
+    """Delete the files in a folder and below it; the exit code. Raises Conflict if the answer is no."""
+    folder = path_of(named)
+    if not folder:
+        raise click.UsageError("-r: name a folder; the top of a bucket is not deleted in one command.")
+    shown = printable_name(folder)
+
+    async def work(client: AsyncClient) -> tuple[int, Failed]:
+        bucket_id = await bucket_id_of(client, bucket)
+        files = await files_to_change(client, bucket_id, folder, owners, is_asked=asks)
+        if asks and sys.stdin.isatty():
+            taken = size(sum(file.size_bytes for file in files))
+            if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown}?", err=True):
+                raise Conflict("Nothing was deleted.")
+        failures = await delete_found(client, files, **how)
+        return len(files) - len(failures), failures
+
+    removed, failures = connection.run(work)
+    click.echo(f"{shown}: {removed} files are deleted.")
+    return print_failures(failures)
 
 
 @click.group()

@@ -92,6 +92,14 @@ def test_bucket_says_how_long_and_how_much(cluster: Cluster) -> None:
     assert "trash_days" not in created
     changed = cluster.request("PATCH", path, body={"trash_days": 0, "protect_days": 3})
     assert (changed.json["trash_days"], changed.json["protect_days"]) == (0, 3)
+    audited = [
+        entry["outcome"]
+        for node in cluster.nodes
+        for entry in cluster.get(
+            f"/audit?action=update_bucket&target={created['bucket_id']}", node=node
+        ).json["entries"]
+    ]
+    assert audited == ["ok"]
     file_uuid = store(cluster, "/vms", b"x", bucket_id=created["bucket_id"])
     assert cluster.get(f"/vms/{file_uuid}").json["protected_until"]
     check_refused(delete(cluster, f"/vms/{file_uuid}"), "protected")

@@ -61,20 +61,18 @@ def read(db: sqlite3.Connection, sequence: int, kind: str) -> str:
     return _encode(_Document(rows, generations)).decode()
 
 
-def write(
-    db: sqlite3.Connection, document: str, *, bucket_id: str, owner_id: str, updated_at_ms: int | None
-) -> None:
-    """Write the rows again, in this bucket and for this owner. `updated_at_ms`: None leaves it as it was."""
+def write(db: sqlite3.Connection, document: str, *, bucket_id: str, owner_id: str, at_ms: int) -> None:
+    """Write the rows again, in this bucket and for this owner: the record changes if either is new."""
     kept = _decode(document.encode())
-    changed: _Row = {"bucket_id": bucket_id, "owner_id": owner_id}
-    if updated_at_ms is not None:
-        changed["updated_at_ms"] = updated_at_ms
+    moved: _Row = {"bucket_id": bucket_id, "owner_id": owner_id}
     for table, rows in kept.rows.items():
         for row in rows:
             user = _user_of(row) if table == _GRANTS else ""
             if user and _generation(db, user) != kept.generations[user]:
                 continue
-            values = row | {name: value for name, value in changed.items() if name in row}
+            values = row | {name: value for name, value in moved.items() if name in row}
+            if table == "files" and values != row:
+                values["updated_at_ms"] = max(at_ms, int(row["updated_at_ms"] or 0) + 1)
             marks = ", ".join("?" * len(values))
             db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", (*values.values(),))
 
@@ -84,7 +82,8 @@ def _rows(db: sqlite3.Connection, table: str, sequence: int) -> list[_Row]:
     key = _KEYS.get(table, "sequence")
     cursor = db.execute(f"SELECT * FROM {table} WHERE {key} = ? ORDER BY sequence", (sequence,))
     names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+    # By name: members that made the table with different releases may have its columns in another order.
+    return [dict(sorted(zip(names, row, strict=True))) for row in cursor]
 
 
 def _user_of(grant: _Row) -> str:

@@ -5,9 +5,9 @@
     released_bytes  content without a file that waits for gc; counted for the bucket of its last file
 
 An upload grows only while used and reserved bytes stay within the quota, and all three within twice that. So
-a loop of upload and deletion uses at most twice the quota on the disks. Beyond the quota itself, released
-content is collected early (`blobs.collect_over_quota`). The sums are maintained without a quota too, so that
-a new quota applies at once.
+a loop of upload and deletion uses at most twice the quota on the disks, and once more in the trash. Beyond
+the quota itself, released content is collected early (`blobs.collect_over_quota`). The sums are maintained
+without a quota too, so that a new quota applies at once.
 """
 
 import sqlite3

@@ -26,12 +26,16 @@ const WORDS = {
   hand_over_bundle: ["gave the coordinators' keys to", "give the coordinators' keys to"],
   mint_user_token: ["created a token for", "create a token for"],
   move_node: ["changed the address of", "change the address of"],
+  purge_file: ["deleted for good", "delete for good", "file"],
   put_user: ["changed the user", "change the user"],
+  override_protection: ["deleted although it was protected:", "delete although it is protected:", "file"],
+  protect_file: ["protected", "protect", "file"],
   "public link": ["used a link:", "use a link:"],
   remove_coordinator: ["removed the coordinator", "remove the coordinator"],
   remove_node: ["removed", "remove"],
   remove_node_by_force: ["removed by force", "remove by force"],
   renew_user_token: ["renewed the token of", "renew the token of"],
+  restore_file: ["restored", "restore", "file"],
   revoke_node: ["revoked the certificates of", "revoke the certificates of"],
   revoke_public_token: ["revoked a link to", "revoke a link to"],
   revoke_user: ["revoked everything of", "revoke everything of"],
@@ -40,6 +44,7 @@ const WORDS = {
   ticket: ["used a download address:", "use a download address:"],
   transfer_leader: ["handed the lead to", "hand the lead to"],
   trigger_job: ["started the job", "start the job"],
+  update_bucket: ["changed the days of", "change the days of", "bucket"],
   update_file: ["changed", "change", "file"],
   withdraw_permission: ["removed access to", "remove access to"],
 };
@@ -79,6 +84,6 @@ export const EntryTarget = ({ entry }) => !isByMember(entry) && html`<${Target} 
 
 // One line of a list of events.
 export const Event = ({ entry }) => html`<li class="spread"><span class="one-line event"><${Name}>${who(entry)}</${Name}> <span
-    class="quiet">${didWhat(entry)}</span> <${EntryTarget} entry=${entry} />
+    class="quiet">${didWhat(entry)}</span> <span><${EntryTarget} entry=${entry} /></span>
     ${!isDone(entry) && html` <span class="quiet">(${entry.outcome.replaceAll("_", " ")})</span>`}</span>
   <span class="right"><${Time} at=${entry.time} /></span></li>`;
