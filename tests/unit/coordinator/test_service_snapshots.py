@@ -167,3 +167,14 @@ async def test_snapshot_that_fails_holds_what_was_there_when_it_began(world: Wor
         lambda db: db.execute("SELECT snapshot_id, log_index = sequence FROM kept_snapshots").fetchall()
     )
     assert rows == [("", 1)]
+
+
+async def test_daily_snapshot_begins_when_the_cluster_is_a_day_old(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = world.leader.member.job_runs._jobs
+    assert not jobs["snapshot"].is_due()
+    assert not jobs["rehearse"].is_due()
+    monkeypatch.setattr(world.leader.member.clocks, "now_ms", lambda: now_ms() + 86_400_000)
+    assert jobs["snapshot"].is_due()
+    assert not jobs["rehearse"].is_due()  # nothing is sent to another place
