@@ -37,6 +37,7 @@ COUNT_S = 10.0  # the rest is counted at most this often: 70 ms of the leader pe
 RETRY_S = 1.0  # before resuming a run that was stopped while this member leads
 ERROR_CHARACTERS_MAX = 500
 _TAGS = (b"trigger_job", b"start_run", b"cancel_run")  # avoid decoding every entry
+LOOK_AGAIN_S = 3600.0  # whether a job is due that runs more seldom
 SELDOM_S = 600.0  # between two runs: then a change of leader must not advance the next one
 
 Result = dict[str, int | str]
@@ -237,7 +238,9 @@ class JobRuns:
     def _is_its_time(self, job: Job, at_s: float) -> bool:
         last_s = self._scheduled_at_s.get(job.kind.name, float("-inf"))
         schedule_s = self._schedule_s(job)
-        return schedule_s > 0 and at_s - last_s >= schedule_s
+        # A job that was not due may be soon. A sent one is due until it is sent, and each try makes a copy.
+        wait_s = schedule_s if job.is_sent else min(schedule_s, LOOK_AGAIN_S)
+        return schedule_s > 0 and at_s - last_s >= wait_s
 
     def _schedule_s(self, job: Job) -> float:
         return self._schedules.get(job.kind.name, job.kind.schedule_s)

@@ -51,7 +51,7 @@ def test_jobs_are_listed_with_schedule_and_last_run(cluster: Cluster) -> None:
         assert job["description"]
         if last_run is not None:
             check_shape(last_run, JOB_RUN)
-    assert (jobs["expire"]["schedule_s"], jobs["snapshot"]["schedule_s"]) == (60, 0)
+    assert (jobs["expire"]["schedule_s"], jobs["snapshot"]["schedule_s"]) == (60, 86_400)
     assert {"repair", "drain", "rebalance", "gc", "scrub", "compare"} <= set(jobs)
 
 
