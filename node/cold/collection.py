@@ -17,7 +17,7 @@ from node.cold.manifest import ID_BYTES, ManifestInvalid, decode_manifest, ids_i
 from node.cold.manifests import ManifestFiles, read_descriptor
 from node.diskio.fs import READ_FLAGS, closing_descriptor
 
-SLICE_CHUNKS: Final = 200_000  # whose rows and references are in memory at once: about 50 MB
+SLICE_CHUNKS: Final = 100_000  # whose rows and references are in memory at once: about 60 MB
 _ID_BITS: Final = 8 * ID_BYTES
 
 

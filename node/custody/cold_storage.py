@@ -83,8 +83,8 @@ class ColdStorage:
                 run.require_current()
                 run.add(looked=1)
                 if replica.sha256 not in finished:
-                    is_cold = replica.sha256 in cold and await context.disk.run(self._is_cold, replica.sha256)
-                    await self._settle(replica, reads.get(replica.sha256, []), run, is_cold=is_cold)
+                    has_manifest, hours = replica.sha256 in cold, reads.get(replica.sha256, [])
+                    await self._settle(replica, hours, run, has_manifest=has_manifest)
             after, more = page.last, page.more
 
     async def thaw(self, run: Pass) -> None:
@@ -151,14 +151,15 @@ class ColdStorage:
         return found
 
     async def _settle(
-        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, is_cold: bool
+        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, has_manifest: bool
     ) -> None:
         """Give one replica its form. `hours`: when it was read."""
         context, now_h = self._context, self._context.clock_s() // 3600
         is_often_read = sum(now_h - hour < WEEK_HOURS for hour in hours) >= OFTEN_HOURS
-        if is_cold:
-            if replica.hot or is_often_read:
-                await self._thaw(replica.sha256, run, "thawed")
+        if has_manifest and (replica.hot or is_often_read):
+            await self._thaw(replica.sha256, run, "thawed")
+            return
+        if has_manifest and await context.disk.run(self._is_cold, replica.sha256):
             return
         at_ms, read_at_ms = context.kept_s() * 1000, (hours[-1] + 1) * 3_600_000 if hours else 0
         is_idle = not replica.idle_ms or at_ms - read_at_ms >= replica.idle_ms
