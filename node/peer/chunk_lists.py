@@ -1,6 +1,6 @@
-"""The chunks of a blob as a list: for each its SHA-256, and where it ends, encoded as in a manifest.
+"""The list of the chunks of a blob, encoded as in a manifest. Shared by clients' lists and cold fetches.
 
-A cold replica has the list. The content of a hot one is cut for it, which costs a pass over its bytes.
+A chunk is told by its SHA-256, and where it ends. A cold replica has the list. The content of a hot one is cut for it, which costs a pass over its bytes.
 `node/cold/manifest.py` has the format.
 """
 

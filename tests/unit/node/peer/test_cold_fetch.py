@@ -280,7 +280,10 @@ async def test_custody_notes_that_there_may_be_cold_replicas_before_one_is_place
     assert told == [False, True]
 
 
-async def test_attempt_that_fails_is_noticed_by_the_next_collection(nodes: list[Node]) -> None:
+async def test_attempt_that_fails_is_noticed_by_the_next_collection(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
     await keep(nodes[1], NEW)
     manifests, lost = nodes[0].services.blobs.cold.manifests, False
     before = manifests.state()
