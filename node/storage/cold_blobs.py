@@ -298,7 +298,7 @@ class ColdBlobs:
         return self.manifests.remove(sha256, unless=unless)
 
     def note_purged(self, sha256: str) -> None:
-        """Have the packs with chunks of this blob rewritten soon after its deletion. Raises FilestoreError."""
+        """Have the packs with chunks of this blob rewritten soon after it goes. Raises FilestoreError."""
         try:
             with self.open(sha256) as blob:
                 self.chunks.note_purged(set(blob.manifest.ids()))
