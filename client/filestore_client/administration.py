@@ -212,13 +212,14 @@ class Users(Resource):
         roles: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
         ttl_seconds: int | None = None,
+        label: str = "",
         existing: bool = False,
     ) -> MintedToken:
         """A token for a user, who is created if unknown. None leaves roles and groups alone.
 
-        If `existing`, raises NotFound instead of creating a user.
+        `label`: a name of its session, for people. If `existing`, raises NotFound instead of creating a user.
         """
-        body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds)
+        body = given(roles=roles, groups=groups, ttl_seconds=ttl_seconds, label=label or None)
         # A token whose answer is lost cannot be used by anyone: only its session is listed.
         path = _existing(f"{_user(user_id)}/token", existing)
         return await self._transport.call("POST", path, MintedToken, body=body, repeats=True)

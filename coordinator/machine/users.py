@@ -357,8 +357,8 @@ def _put(
     if disabled is not None:
         _store(change, user_id, "disabled", int(disabled))
     if disabled:
-        invitations.end(change, user_id)
         _end_parts(change, user_id)
+        invitations.end(change, user_id)
     change.users.forget(user_id)
     return _require(change, user_id)
 

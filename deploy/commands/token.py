@@ -158,6 +158,7 @@ def setup_token(data: Path, ttl_seconds: int, output: Path | None) -> None:
 @click.option(
     "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it is valid, such as 7d.  [default: 12h]"
 )
+@click.option("--label", default="", help="What it is for, as its user sees it in the list of sessions.")
 @secret_output_option("Write it to a file (0600), print nothing.")
 @json_option
 @connection_options
@@ -167,6 +168,7 @@ def user(
     roles: tuple[str, ...],
     groups: tuple[str, ...],
     ttl_seconds: int | None,
+    label: str,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -183,6 +185,7 @@ def user(
             roles=roles or None,
             groups=groups or None,
             ttl_seconds=ttl_seconds,
+            label=label,
         )
         try:
             return await mint(existing=True)

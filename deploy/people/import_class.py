@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -129,10 +129,9 @@ def _read(path: Path) -> list[Person]:
         raise InvalidRequest(f"{path}: {reason_of(error)}") from error
     except WrongList as wrong:
         _fail(str(path), wrong.faults)
-        raise
 
 
-def _fail(name: str, faults: Sequence[str]) -> None:
+def _fail(name: str, faults: Sequence[str]) -> NoReturn:
     """Print the faults, and raise InvalidRequest."""
     for fault in faults[:FAULTS_SHOWN]:
         click.echo(f"{printable_name(name)}: {printable_name(fault)}", err=True)

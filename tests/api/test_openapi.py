@@ -212,6 +212,7 @@ def test_operations_that_take_a_credential_say_which_and_may_refuse_it(document:
     free = {path for _, path, operation in operations_of(document) if not operation["security"]}
     assert free == {
         "/.well-known/jwks.json",
+        "/api/v1/auth/invitations/redeem",
         "/api/v1/cluster/ca",
         "/api/v1/files/{file_uuid}/content",  # OPTIONS: what tus can do here
         "/api/v1/public/files/{bucket_uuid}/{token}",

@@ -107,7 +107,7 @@ def test_end_of_the_token_that_was_shown_is_told(cluster: Cluster) -> None:
         minted = cluster.post(f"/auth/users/{user_id}/token", {"ttl_seconds": ttl_seconds}).json
         cluster.remember(minted["token"])
         answer = cluster.get("/auth/whoami", token=minted["token"])
-        check_shape(answer.json, USER | {"token_expires_at": str})
+        check_shape(answer.json, USER | {"token_expires_at": str, "session_id": str})
         assert answer.json["token_expires_at"] == minted["expires_at"]
 
 

@@ -223,7 +223,7 @@ def test_revocation_needs_one_known_user(cluster: Cluster) -> None:
 def test_everybody_may_ask_who_it_is(cluster: Cluster) -> None:
     user = person(cluster, roles=["r"], groups=["g"])
     answer = cluster.get("/auth/whoami", token=user.token)
-    check_shape(answer.json, USER | {"token_expires_at": str})
+    check_shape(answer.json, USER | {"token_expires_at": str, "session_id": str})
     assert (answer.json["user_id"], answer.json["roles"], answer.json["groups"]) == (user.id, ["r"], ["g"])
     assert answer.headers["cache-control"] == "no-store"
     assert TIME.fullmatch(answer.json["created_at"])

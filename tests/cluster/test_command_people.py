@@ -80,14 +80,15 @@ def test_invitation_is_printed_or_written_and_works_once(cluster: Cluster, tmp_p
 
 def test_sessions_are_listed_and_ended(cluster: Cluster, tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", cluster.user_token("sonja")
-    mine.write_text(cluster.user_token("sonja"))
+    output(cluster, "token", "user", "sonja", "--label", "laptop", "-o", str(mine))
+    cluster.remember(mine.read_text().strip())
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         return cluster.filestore(*arguments, FILESTORE_TOKEN_FILE=str(mine))
 
     listed = [json.loads(line) for line in run("whoami", "--sessions", "--json").stdout.splitlines()]
     assert [each["is_current"] for each in listed] == [False, True]
-    assert "token (this one)" in run("session", "ls").stdout.decode()
+    assert "laptop (this one)" in run("session", "ls").stdout.decode()
     ended = run("session", "end", listed[0]["session_id"])
     assert ended.stdout.decode().endswith("its tokens are rejected from now on.\n"), ended.stderr
     assert cluster.get("/auth/whoami", token=other, stranger=True).status == 401

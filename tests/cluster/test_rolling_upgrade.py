@@ -95,6 +95,32 @@ def what_is_new_waits(cluster: MixedCluster) -> None:
     assert cluster.filestore("ls", "lab", "--json").stdout == b""
 
 
+def people_wait(cluster: MixedCluster) -> None:
+    """Groups, invitations and sessions need all members; any leader makes tokens, for all nodes."""
+    token, newer = cluster.user_token("rolled"), cluster.nodes[0]
+    for node in cluster.nodes:
+        assert cluster.get("/auth/whoami", token=token, node=node).status == 200
+    for arguments in (
+        ("group", "add", "rolled-lab", "rolled"),
+        ("user", "invite", "rolled"),
+        ("session", "end", "--all", "--user", "rolled"),
+    ):
+        done = cluster.filestore(*arguments, FILESTORE_URL=newer.url)
+        assert (done.returncode, b"Upgrade" in done.stderr) == (6, True), done.stderr
+    assert cluster.get("/auth/whoami", token=token).json["groups"] == []
+
+
+def people_are_managed(cluster: MixedCluster) -> None:
+    """Once the rules are raised."""
+    before, token = cluster.user_token("rolled"), cluster.user_token("rolled")
+    assert cluster.filestore("group", "add", "rolled-lab", "rolled").returncode == 0
+    assert cluster.get("/auth/whoami", token=token).json["groups"] == ["rolled-lab"]
+    assert cluster.filestore("session", "ls", "--user", "rolled", "--json").stdout.count(b"session_id") == 2
+    assert cluster.filestore("session", "end", "--all", "--user", "rolled").returncode == 0
+    for each in (before, token):
+        assert cluster.get("/auth/whoami", token=each, stranger=True).status == 401
+
+
 def wait_until_safe(cluster: MixedCluster) -> None:
     """Ask before each machine, as the runbook says."""
     check: list[subprocess.CompletedProcess[bytes]] = []
@@ -119,6 +145,7 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
         cluster.roll(member)
     exchange(cluster, directory)
     what_is_new_waits(cluster)
+    people_wait(cluster)
     print("two machines of three:", load.told(), flush=True)
     assert cluster.rules() == {RULES - 1}
     for member in (*first, *second):
@@ -147,6 +174,7 @@ def roll_there_and_back_and_there(cluster: MixedCluster, load: Load, directory: 
     assert cluster.filestore("put", "-", "--filename", "f", "--folder", "lab", stdin=b"x").returncode == 0
     for node in cluster.nodes:
         assert cluster.filestore("cat", "lab/f", FILESTORE_URL=node.url).stdout == b"x"
+    people_are_managed(cluster)
 
 
 def is_packed(cluster: MixedCluster) -> bool:

@@ -10,6 +10,7 @@ from tests.mutants.lab_nights import LAB_NIGHTS
 from tests.mutants.labs import LABS
 from tests.mutants.members import MEMBERS
 from tests.mutants.packs import PACKS
+from tests.mutants.people import PEOPLE
 from tests.mutants.receiving import RECEIVING
 from tests.mutants.restores import RESTORES
 from tests.mutants.resuming import RESUMING
@@ -28,6 +29,7 @@ MUTANTS = (
     *COMMANDS,
     *RIGHTS,
     *GRANTS,
+    *PEOPLE,
     *RECEIVING,
     *RESTORES,
     *RESUMING,

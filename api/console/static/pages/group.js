@@ -25,7 +25,7 @@ export default function Group({ params }) {
     { key: "user_id", title: "Member", render: (m) => html`<${Name}>${m.user_id}</${Name}>` },
     { key: "sources", title: "Put there by", width: "12rem", hide: "narrow", value: (m) => m.sources.join(), render: (m) => m.sources.map((source) => html`<${Badge} tone="plain">${source === "local" ? "administrator" : source}</${Badge}> `) },
     { key: "disabled", title: "State", width: "6.5rem", hide: "narrow", value: (m) => String(m.disabled), render: (m) => (m.disabled ? html`<${Badge} state="disabled" tone="bad" />` : html`<${Badge} state="active" />`) },
-    { key: "remove", sortable: false, width: "7.8rem", small: "6.2rem", align: "end", render: (m) => (isOnlyGiven(m)
+    { key: "remove", sortable: false, width: "7.8rem", small: "7.2rem", align: "end", render: (m) => (isOnlyGiven(m)
       ? html`<span class="quiet" title="Remove the user at the provider of sign-in">from ${m.sources[0]}</span>`
       : html`<${Action} label="Remove ${m.user_id}…" run=${async () => (await removeMember(group.group, m)) && changed()}>Remove…</${Action}>`) },
   ];
@@ -34,7 +34,7 @@ export default function Group({ params }) {
     { key: "target", title: "Is a", width: "6rem", hide: "narrow", render: (e) => e.kind || e.target },
     { key: "permission", title: "May", width: "6rem", small: "4.2rem", render: (e) => html`<${Badge} state=${e.permission} />` },
     { key: "expires_at", title: "Ends", width: "8rem", hide: "narrow", render: (e) => (isOver(e) ? html`<${Badge} state="expired" />` : html`<${Time} at=${e.expires_at} />`) },
-    { key: "take", sortable: false, width: "7.8rem", small: "6.2rem", align: "end", render: (e) => html`<${Action} label="Remove ${e.permission} on ${e.name}…"
+    { key: "take", sortable: false, width: "7.8rem", small: "7.2rem", align: "end", render: (e) => html`<${Action} label="Remove ${e.permission} on ${e.name}…"
       run=${async () => (await take(pathOf(e), e)) && grants.refresh()}>Remove…</${Action}>` },
   ];
   return html`<${Heading} title=${html`<${Name}>${group.group}</${Name}>`} name=${group.group} sub=${group.description || "A group of users."}>

@@ -16,7 +16,7 @@ export default function Groups() {
   const columns = [
     { key: "group", title: "Group", render: (g) => html`<a href=${pageOf(g)}><${Name}>${g.group}</${Name}></a>` },
     { key: "members", title: "Members", width: "7rem", small: "5.6rem", align: "end", render: (g) => html`<span class="number">${g.members}</span>` },
-    { key: "description", title: "What it is for", hide: "narrow", render: (g) => (g.description ? html`<${Name}>${g.description}</${Name}>` : html`<span class="quiet">not said</span>`) },
+    { key: "description", title: "What it is for", width: "22rem", hide: "narrow", render: (g) => (g.description ? html`<${Name}>${g.description}</${Name}>` : html`<span class="quiet">not said</span>`) },
     { key: "menu", sortable: false, width: "3.2rem", small: "2.3rem", align: "end", render: (g) => html`<${Menu} label="Actions for ${g.group}" items=${[
       { text: "Show members and access", run: () => go(pageOf(g)) },
       { text: "Add members…", run: then(() => addMembers(g.group)) },

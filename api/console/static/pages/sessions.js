@@ -5,9 +5,11 @@ import { path } from "../path.js";
 import { close, isAdmin, session } from "../session.js";
 import { endSession, endSessions } from "../ui/people-actions.js";
 import { DataTable } from "../ui/table.js";
-import { Action, Badge, Empty, Heading, Name, Time } from "../ui/parts.js";
+import { Action, Empty, Heading, Name, Time } from "../ui/parts.js";
 
 const ENDED = "You ended the session that you used.";
+
+const nameOf = (s) => (s.is_current ? `${s.label || "token"} (this one)` : s.label || "token");
 
 export default function Sessions({ query }) {
   const me = session.get().user.user_id;
@@ -25,12 +27,12 @@ export default function Sessions({ query }) {
     else list.refresh();
   };
   const columns = [
-    { key: "label", title: "Session", render: (s) => html`<${Name}>${s.label || "token"}</${Name}>${s.is_current && html` <${Badge} tone="good">this one</${Badge}>`}` },
+    { key: "label", title: "Session", render: (s) => html`<${Name}>${nameOf(s)}</${Name}>` },
     { key: "created_by", title: "Made by", width: "9rem", hide: "narrow", render: (s) => html`<${Name}>${s.created_by}</${Name}>` },
     { key: "created_at", title: "Began", width: "8rem", hide: "medium", render: (s) => html`<${Time} at=${s.created_at} />` },
     { key: "renewed_at", title: "Renewed", width: "8rem", hide: "narrow", render: (s) => html`<${Time} at=${s.renewed_at} />` },
     { key: "expires_at", title: "Ends", width: "8rem", small: "5rem", render: (s) => html`<${Time} at=${s.expires_at} />` },
-    { key: "end", sortable: false, width: "6rem", small: "4.6rem", align: "end", render: (s) => html`<${Action} label="End ${s.label || s.session_id}…" run=${end(s)}>End…</${Action}>` },
+    { key: "end", sortable: false, width: "6rem", small: "5.4rem", align: "end", render: (s) => html`<${Action} label="End ${s.label || s.session_id}…" run=${end(s)}>End…</${Action}>` },
   ];
   return html`<${Heading} title=${isOwn ? "Where you are signed in" : html`Sessions of <${Name}>${user}</${Name}>`} name=${isOwn ? "Sessions" : `Sessions of ${user}`}
       sub="A session is a token with its renewals. Whether a token is in use is not recorded.">
