@@ -28,7 +28,7 @@ class ProviderName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a test: what was tested, `ok`, `failed` or `note`, and what was found."""
+    """One step of a test. The outcome is `ok`, `failed` or `note`."""
 
     step: str
     outcome: str

@@ -153,7 +153,7 @@ async def test_code_of_another_sign_in_is_rejected(cluster: Cluster, provider: R
     victim, attacker = await signing_in(cluster), await signing_in(cluster, person="bob")
     assert attacker.finish(code=victim.answer["code"]).status == 403  # PKCE
     assert victim.finish(state=attacker.started["state"]).status == 403
-    assert victim.finish(state="").status == 400
+    assert victim.finish(state="").status == 403
 
 
 async def test_mixed_up_providers_get_no_code_of_each_other(
