@@ -66,7 +66,11 @@ class RestoredFileBody(Struct, frozen=True, kw_only=True):
     kind: KindOfFile
     bucket_id: BucketId
     parents: Annotated[
-        list[Uuid], Meta(description="Backups that it builds on, and that were restored with it.")
+        list[Uuid],
+        Meta(
+            description="Backups that it builds on, and that were restored with it.",
+            examples=[["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"]],
+        ),
     ]
 
 

@@ -40,6 +40,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Public tokens": "Links to one file that need no credential.",
     "Users": "Users who may call the API: their tokens, roles and groups, and how to revoke them.",
     "Audit": "Who did what through this member.",
+    "Trash": "Deleted files that can be restored, and files that are protected from deletion.",
     "Jobs": "Background jobs and their results.",
     "Cluster": "Nodes, coordinators, and how they join.",
     "Health": "For monitoring and load balancers.",

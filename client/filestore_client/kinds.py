@@ -101,6 +101,9 @@ def content_type_of(name: str) -> str:
     return guessed or "application/octet-stream"
 
 
+_ONLY_GIVEN: Final = ("protect_days",)  # fields of a creation that no record has
+
+
 def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a new record: those given, and what the kind needs, out of name and content.
 
@@ -110,7 +113,7 @@ def new_record_fields(kind: Kind, name: str, head: bytes, given: Mapping[str, An
     fields: dict[str, Any] = {"filename": name, "content_type": content_type_of(name)}
     kind = KINDS[kind].name
     for field, value in given.items():
-        if field not in KINDS[kind].record.__struct_fields__:
+        if field not in (*KINDS[kind].record.__struct_fields__, *_ONLY_GIVEN):
             raise InvalidRequest(f"{field}: a {kind} has no such field.")
         if isinstance(value, str) and not is_utf8(value):
             raise InvalidRequest(f"{field}: the text is not UTF-8.")

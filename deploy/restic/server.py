@@ -63,7 +63,7 @@ _STATUSES: Final = (
     (InsufficientStorage, 507),
     (Unavailable, 503),
 )
-_TOLD: Final = (Unauthorized, Forbidden, Protected, InsufficientStorage, PayloadTooLarge, Unavailable)
+_TOLD: Final = (Unauthorized, Forbidden, InsufficientStorage, PayloadTooLarge, Unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from tests.browser.console_world import stored
 from tests.cluster.harness import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
-NAMES = "[...document.querySelectorAll('main tbody tr .name')].map((name) => name.textContent)"
+NAMES = "[...document.querySelectorAll('main tbody tr')].map((r) => r.querySelector('.name').textContent)"
 
 
 def row(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity
 from deploy.processes import wait_until
+from tests.blobs_on_disk import age_all_on
+from tests.browser.console_world import project_archive
 from tests.clients.restic_server import LOGIN, ask, gateway, password_file
 from tests.cluster.command_output import objects, output, refusal
 from tests.cluster.drills import drill
@@ -109,6 +112,8 @@ def test_everything_that_an_admin_deleted_comes_back(stored: tuple[Cluster, dict
 def test_bytes_deleted_for_good_leave_every_disk_in_time(cluster: Cluster, name: str) -> None:
     contents = [os.urandom(3 * MIB) for _ in range(2)]
     files = [cluster.store_everywhere(content) for content in contents]
+    for node in cluster.nodes:  # what has just arrived is spared for ten of the fifteen minutes
+        age_all_on(cluster.data(node), time.time() - 3600)
     assert output(cluster, "rm", "--now", files[0]).endswith("is deleted for good.\n")
     output(cluster, "rm", files[1])
     output(cluster, "trash", "empty", "--yes", files[1])
@@ -127,7 +132,7 @@ def test_prune_keeps_protected_backups_and_says_so(cluster: Cluster, name: str) 
     fields = {"project_id": project, "project_name": project}
     first, protected, newest = (
         cluster.store(
-            tag.text.encode(), name, version_tag=tag.text, protect_days=30 * (number == 1), **fields
+            project_archive(), name, version_tag=tag.text, protect_days=30 * (number == 1), **fields
         )
         for number, tag in enumerate(tags)
     )
@@ -178,6 +183,8 @@ def test_oldest_files_leave_the_trash_when_disks_are_almost_full_and_status_says
         for node in cluster.nodes:
             (cluster.data(node) / "more").write_bytes(os.urandom(10 * MIB))
         wait_until(lambda: len(objects(cluster, "trash", "ls")) < 5, what="room", timeout_s=90)
+        for node in cluster.nodes:
+            age_all_on(cluster.data(node), time.time() - 3600)
         left = [each["file_uuid"] for each in objects(cluster, "trash", "ls")]
         assert left == files[-len(left) :]
         sha256 = hashlib.sha256(contents[0]).hexdigest()

@@ -63,7 +63,7 @@ export default function Trash() {
     isAdmin() && { key: "owner_id", title: "Owner", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.owner_id}</${Name}>` },
     { key: "deleted_by", title: "Deleted by", width: "8rem", hide: "medium", render: (f) => html`<${Name}>${f.deleted_by}</${Name}>` },
     { key: "deleted_at", title: "Deleted", width: "8rem", hide: "narrow", render: (f) => html`<${Time} at=${f.deleted_at} />` },
-    { key: "expires_at", title: "Kept", width: "8rem", small: "5.6rem", render: (f) => html`<${Time} at=${f.expires_at} />` },
+    { key: "expires_at", title: "Ends", width: "8rem", small: "5.6rem", render: (f) => html`<${Time} at=${f.expires_at} />` },
     { key: "restore", sortable: false, width: "6.5rem", small: "6rem", align: "end", render: (f) =>
       html`<${Action} label="Restore ${f.filename}" run=${() => after(restoreAll([f]))}>Restore</${Action}>` },
   ].filter(Boolean);

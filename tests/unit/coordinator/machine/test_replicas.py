@@ -206,7 +206,7 @@ def test_list_of_doomed_says_when_files_need_a_replica_again(state: State) -> No
     ]
     lost(state, "n2", "aa")
     page = state.ask(queries.ListReplicasToDelete(node_id="n3"))
-    assert page["replicas"] == [{"sha256": "aa", "size_bytes": 5, "wanted": True}]
+    assert page["replicas"] == [{"sha256": "aa", "size_bytes": 5, "wanted": True, "purged": False}]
     assert page["log_index"] == state.log_index
 
 
