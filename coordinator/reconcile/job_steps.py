@@ -62,8 +62,10 @@ async def expire(store: Store, ending_ms: Callable[[], int], progress: StepProgr
             break
         await progress.note()
         await asyncio.sleep(EXPIRE_REST_S)
-    while _is_hold_due(store, ending_ms):
+    has_more = _is_hold_due(store, ending_ms)
+    while has_more:
         ended = await progress.apply(EndHolds(), EndedHolds)
+        has_more = ended.more
         progress.add(done=ended.blobs, released=ended.blobs)
         await progress.note()
         await asyncio.sleep(EXPIRE_REST_S)
