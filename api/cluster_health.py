@@ -94,6 +94,7 @@ def findings_of(
         *_of_clocks(coordinators, nodes),
         *_of_jump(best.coordinator.clock_jump_ms),
         *_of_replicas(best, takers),
+        *_of_drains(nodes, best.replicas_wanted),
         *(_of_certificate(each, now) for each in certificates),
     ]
     health = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
@@ -311,6 +312,27 @@ def _of_replicas(best: StatusReply, takers: int) -> list[Finding]:
         problem = f"{least}{_several(short, 'blob')} short of replicas: {hope}."
         found.append(Finding(problem=problem, runbook="FilestoreReplicasShort"))
     return found
+
+
+def _of_drains(nodes: list[NodeState], wanted: int) -> list[Finding]:
+    """A replica leaves a node only once enough replicas on other nodes count."""
+    others = sum(node.state == "healthy" for node in nodes)
+    if others >= wanted:
+        return []
+    needs, has = counted(wanted, "replica", "replicas"), counted(others, "node is", "nodes are")
+    lacking = counted(wanted - others, "node", "nodes")
+    return [
+        Finding(
+            problem=(
+                f"The node {node.id} cannot be drained: each blob needs {needs} on other nodes, and {has} "
+                f"healthy and not draining. Start or add {lacking}, or end the drain: "
+                f"`filestore node undrain {node.id}`."
+            ),
+            runbook="FilestoreDrainLasts",
+        )
+        for node in nodes
+        if node.state == "draining" and node.replicas
+    ]
 
 
 def _is_cut(counts: ReplicaCounts) -> bool:

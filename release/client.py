@@ -32,6 +32,7 @@ from api.bodies.project_files import ManifestBody, ManifestImageBody, ProjectFil
 from api.bodies.public_tokens import ListedPublicToken, OwnPublicToken, PublicTokenBody
 from api.bodies.users import CallerBody, MintedToken, RotatedKey, UserBody
 from api.bodies.vms import VmBody
+from api.routes import METADATA
 from ca.errors import CATALOGUE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -87,6 +88,13 @@ RECORDS: Final = (
     ),
     Known("Ticket", TicketBody, "Secret"),
 )
+LISTS: Final = {  # the lists of the client that accept filters, and the operation of each
+    "project": "list_project_files",
+    "image": "list_vms",
+    "backup": "list_backups",
+    "bucket": "list_bucket_files",
+    "audit": "list_audit_entries",
+}
 _NAMES: Final = {record.body: record.name for record in RECORDS}
 PARTS: Final = {  # modules with operations, and their classes; in brackets the object that they belong to
     "kind_files": ("KindFiles[Project]", "Images", "KindFiles[Backup]"),
@@ -106,8 +114,18 @@ PARTS: Final = {  # modules with operations, and their classes; in brackets the 
 
 
 def records() -> str:
-    """The classes of all records."""
-    return "\n\n".join(_record(known) for known in RECORDS)
+    """The classes of all records, and the filters of lists."""
+    return "\n\n".join([*(_record(known) for known in RECORDS), _list_filters()])
+
+
+def _list_filters() -> str:
+    """The query parameters of each list that has filters, by the name of the client; pages are its own."""
+    queries = {operation.name: operation.query for operation in METADATA}
+    lines = [
+        f'"{name}": ({", ".join(repr(each.name) for each in queries[list_name] if each.name != "cursor")}),'
+        for name, list_name in LISTS.items()
+    ]
+    return "\n    ".join(["LIST_FILTERS: Mapping[str, Sequence[str]] = {", *lines]) + "\n}"
 
 
 def _record(known: Known) -> str:

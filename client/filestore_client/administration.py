@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 import msgspec
 
-from filestore_client.base.pages import pages, with_query
+from filestore_client.base.pages import check_filters, pages, with_query
 from filestore_client.base.paths import path_part
 from filestore_client.base.records import (
     AuditEntry,
@@ -362,6 +362,7 @@ class Audit(Resource):
         `filters`: `principal`, `target` (a file's uuid), `action`, `since` and `until` (RFC 3339), or
         `since_seconds`: how long ago, by the member's clock.
         """
+        check_filters(["audit"], filters)
         return pages(self._transport, "/api/v1/audit", "entries", AuditEntry, **filters)
 
 

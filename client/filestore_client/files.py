@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, overload
+from typing import Any, BinaryIO, Literal, cast, overload
 
 from filestore_client.base.errors import (
     ChecksumMismatch,
@@ -18,7 +18,7 @@ from filestore_client.base.errors import (
     NotFound,
     Unavailable,
 )
-from filestore_client.base.pages import pages
+from filestore_client.base.pages import check_filters, pages
 from filestore_client.base.paths import content_path, forms_of, path_part
 from filestore_client.base.records import (
     Content,
@@ -272,7 +272,9 @@ class Files:
 
     def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
         """Every file that the caller may see, of one kind or of all; see `KindFiles.list`."""
-        return self._list([kind] if kind is not None else KIND_NAMES, filters)
+        kinds = [KINDS[kind].name] if kind is not None else KIND_NAMES
+        check_filters(kinds, filters)
+        return self._list(kinds, filters)
 
     async def named(self, filename: str, *, path: str | None = None) -> AsyncIterator[FileRecord]:
         """Every available file of this name that the caller may see.
@@ -301,6 +303,7 @@ class Files:
         `filters`: `status`, `filename` (how it begins), `name` (the whole name), `path` (the folder; "/" for
         the top), and with that `recursive="1"` for the folders below it too.
         """
+        check_filters(["bucket"], filters)
         where = f"/api/v1/buckets/{path_part(bucket_id)}/files"
         async for file in pages(self._transport, where, "files", FileSummary, **filters):
             if is_wanted(file, filters):  # servers of release 0.1.0 know neither folders nor whole names
@@ -313,16 +316,11 @@ class Files:
 
     async def get(self, file_uuid: str) -> FileRecord:
         """The record of a file of any kind. Raises NotFound."""
-        missing: NotFound | None = None
-        for files in self._kinds.values():
-            try:
-                record: FileRecord = await files.get(file_uuid)
-            except NotFound as error:
-                missing = error
-            else:
-                return record
-        assert missing is not None
-        raise missing
+        *others, last = self._kinds.values()
+        for files in others:
+            with suppress(NotFound):
+                return cast(FileRecord, await files.get(file_uuid))
+        return cast(FileRecord, await last.get(file_uuid))
 
     async def update(self, /, file_uuid: str, *, if_match: str = "", **fields: object) -> FileRecord:
         """Change some fields of a file of any kind; see `KindFiles.update`."""
@@ -428,7 +426,7 @@ class Files:
 
     async def _list(self, kinds: Sequence[Kind], filters: Mapping[str, str]) -> AsyncIterator[FileRecord]:
         for kind in kinds:
-            async for record in self._kinds[KINDS[kind].name].list(**filters):
+            async for record in self._kinds[kind].list(**filters):
                 yield record
 
 

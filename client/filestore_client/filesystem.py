@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.core import get_compression, has_magic
 
-from filestore_client.base.records import Kind
+from filestore_client.base.records import FileSummary, Kind
 from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
 from filestore_client.filesystem_files import CompressedFile, ReadFile, WrittenFile
@@ -45,9 +45,10 @@ class FilestoreFileSystem(ListedFileSystem):
     """The files of a cluster, by bucket, folder and name.
 
     `urls`, `root_pem`, `token`: as of Client; left out, as `Client.from_environment` finds them.
-    `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing.
+    `kind`: of new files. `auto_mkdir`: whether writing makes buckets that are missing. `of_others`: whether
+    `rm` and `mv` change files of other users too, in the default bucket, and as an admin in any bucket.
 
-    Raises what Client does, and FileNotFoundError.
+    Raises what Client does, FileNotFoundError, and PermissionError before files of other users are changed.
     """
 
     protocol: ClassVar[str] = "filestore"
@@ -60,6 +61,7 @@ class FilestoreFileSystem(ListedFileSystem):
         token: str | None = None,
         kind: Kind = "backup",
         auto_mkdir: bool = False,
+        of_others: bool = False,
         **options: Any,
     ) -> None:
         given = {"urls": urls, "root_pem": root_pem, "token": token}
@@ -67,7 +69,7 @@ class FilestoreFileSystem(ListedFileSystem):
         if len(known) < len(given):
             known = connection_from_environment() | known
         super().__init__(Client(**known), **options)
-        self._trees = Trees(self.client, self._lists, kind)
+        self._trees = Trees(self.client, self._lists, kind, of_others=of_others)
         self.kind = kind
         self.auto_mkdir = auto_mkdir
 
@@ -183,21 +185,28 @@ class FilestoreFileSystem(ListedFileSystem):
 
         With every version of each file, and uploads that are under way in a folder. Not all buckets at once.
         """
-        deleted: list[str] = []
+        trees: list[str] = []
+        found: list[tuple[str, list[FileSummary]]] = []
         for each in self.expand_path(path, maxdepth=maxdepth):
             place = place_of(each)
-            if any(below(each, directory) for directory in deleted):
+            if any(below(each, directory) for directory in trees):
                 continue
             if recursive and not place.bucket:
                 raise ValueError("deleting every bucket is not done in one call")
             if recursive and not place.file_uuid:
-                self._rm_tree(each, place, maxdepth)
-                deleted.append(each)
+                found.append((each, self._below_or_at(each, place, maxdepth)))
+                trees.append(each)
             else:
-                self.rm_file(each)
+                found.append((each, self._versions(each, place)))
+        for each, files in found:
+            self._run(self._trees.require_own(each, files))
+        for each, files in found:
+            self._run(self._trees.delete(files))
+            if each in trees and not place_of(each).name and maxdepth is None:
+                self.rmdir(each)
 
-    def _rm_tree(self, path: str, place: Place, maxdepth: int | None) -> None:
-        """Delete what is at a place and below it, to this depth."""
+    def _below_or_at(self, path: str, place: Place, maxdepth: int | None) -> list[FileSummary]:
+        """Return the files at a place and below it, to this depth. Raises FileNotFoundError."""
         self._run(self._lists.bucket(place.bucket, is_fresh=True))
         files = self._run(self._lists.below(place, status=""))
         if maxdepth is not None:
@@ -208,9 +217,16 @@ class FilestoreFileSystem(ListedFileSystem):
             files += self._run(self._lists.versions(place))
             if not files:
                 self.info(path)
-        self._run(self._trees.delete(files))
-        if not place.name and maxdepth is None:
-            self.rmdir(path)
+        return files
+
+    def _versions(self, path: str, place: Place) -> list[FileSummary]:
+        """Return the files of a path. Raises FileNotFoundError, IsADirectoryError."""
+        self._run(self._lists.bucket(place.bucket, is_fresh=True))
+        files = self._run(self._lists.versions(place)) if place.name else []
+        if not files:
+            self.info(path)
+            raise IsADirectoryError(path)
+        return files
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
         """Make an empty file. Raises NotImplementedError for other than that: content never changes."""
@@ -223,12 +239,8 @@ class FilestoreFileSystem(ListedFileSystem):
 
         Raises FileNotFoundError, IsADirectoryError.
         """
-        place = place_of(path)
-        self._run(self._lists.bucket(place.bucket, is_fresh=True))
-        files = self._run(self._lists.versions(place)) if place.name else []
-        if not files:
-            self.info(path)
-            raise IsADirectoryError(path)
+        files = self._versions(path, place_of(path))
+        self._run(self._trees.require_own(path, files))
         self._run(self._trees.delete(files))
 
     _rm = rm_file

@@ -3,20 +3,20 @@
 fsspec decides which file goes where, in `Plan`; this module carries it out, several files at a time.
 """
 
-import asyncio
+import errno
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar
 
 from fsspec.core import has_magic
 from fsspec.spec import AbstractFileSystem
 
-from filestore_client.base.errors import Conflict, Gone, NotFound
-from filestore_client.base.records import Content, FileSummary, Kind
+from filestore_client.base.errors import Gone, NotFound
+from filestore_client.base.records import Content, FileSummary, Kind, User
 from filestore_client.blocking import Client
+from filestore_client.file_batch import delete_files, for_each, with_owners
 from filestore_client.filesystem_lists import Lists, exists
 from filestore_client.filesystem_paths import (
     Entry,
@@ -29,10 +29,8 @@ from filestore_client.filesystem_paths import (
     record_fields,
     stripped,
 )
-from filestore_client.transfer.ranges import first_failure
+from filestore_client.kinds import DEFAULT_BUCKET_ID
 
-AT_ONCE: Final = 8  # files
-T = TypeVar("T")
 Pair = tuple[str, str]  # source and target
 
 
@@ -105,10 +103,15 @@ class Plan(AbstractFileSystem):
 
 
 class Trees:
-    """Carries out plans. Raises FilestoreError, OSError: the first failure, which ends the others."""
+    """Carries out plans. Raises FilestoreError, OSError: the first failure, which ends the others.
 
-    def __init__(self, client: Client, lists: Lists, kind: Kind) -> None:
+    `of_others`: whether files of other users are changed too; see `require_own`.
+    """
+
+    def __init__(self, client: Client, lists: Lists, kind: Kind, *, of_others: bool) -> None:
         self._files, self._lists, self._kind = client.files.inner, lists, kind
+        self._users, self._of_others = client.users.inner, of_others
+        self._user: User | None = None
         self._kinds: dict[str, Any] = {
             "project": client.projects.inner,
             "image": client.images.inner,
@@ -123,7 +126,7 @@ class Trees:
                 await self.put_file(*pair, child, options)
             callback.relative_update(1)
 
-        await _each(pairs, put_one)
+        await for_each(pairs, put_one)
 
     async def put_file(self, source: str, target: str, callback: Any, options: Mapping[str, Any]) -> None:
         """Upload a file, or resume its upload."""
@@ -153,7 +156,7 @@ class Trees:
                 await self.get_file(entry, pair[1], child)
             callback.relative_update(1)
 
-        await _each(pairs, get_one)
+        await for_each(pairs, get_one)
 
     async def get_file(self, entry: Entry, target: Any, callback: Any) -> None:
         """Download to a path or an open file: over several connections, and the checksum is compared."""
@@ -186,7 +189,7 @@ class Trees:
                 if not is_missing_ignored:
                     raise FileNotFoundError(pair[0]) from error
 
-        await _each(pairs, copy_one)
+        await for_each(pairs, copy_one)
 
     async def copy_file(self, entry: Entry, target: Place) -> None:
         """Copy a file through this machine. Equal content is stored once in the cluster."""
@@ -198,15 +201,20 @@ class Trees:
         await self._files.upload(content, **await self._new_file(target))
 
     async def move(self, pairs: Sequence[Pair], entries: Mapping[str, Entry]) -> None:
-        """Rename files with all their versions; into another bucket they are copied, and deleted here."""
+        """Rename files with all their versions; into another bucket they are copied, and deleted here.
+
+        Raises PermissionError before anything is moved; see `require_own`.
+        """
         versions = await self._versions_of(pairs, entries)
+        for source, files in versions.items():
+            await self.require_own(source, files)
 
         async def move_one(pair: Pair) -> None:
             source, target = map(place_of, pair)
             if (source.bucket, source.inside) != (target.bucket, target.inside):
                 await self._move_file(source, versions[pair[0]], target)
 
-        await _each([pair for pair in pairs if pair[0] in versions], move_one)
+        await for_each([pair for pair in pairs if pair[0] in versions], move_one)
 
     async def _versions_of(
         self, pairs: Sequence[Pair], entries: Mapping[str, Entry]
@@ -248,30 +256,28 @@ class Trees:
         await self._kinds.get(file.kind, self._files).update(file.file_uuid, **fields)
 
     async def delete(self, files: Sequence[FileSummary]) -> None:
-        """Delete files. The newest of a path is the last, so that no older one shows up meanwhile.
+        """Delete files, a backup after those that build on it. Raises Conflict if other files build on it."""
+        for refusal in (await delete_files(files, self._files.delete)).values():
+            raise refusal
 
-        A backup that others build on is deleted after them. Raises Conflict if other files build on it.
+    async def require_own(self, path: str, files: Sequence[FileSummary]) -> None:
+        """Raises PermissionError if these files of a path belong to others who gave the caller no rights.
+
+        In the default bucket the files of all users have one tree, and an admin may change all of them there
+        and in the buckets of others.
         """
-        while files:
-            by_path: dict[tuple[str, str], list[FileSummary]] = defaultdict(list)
-            for file in files:
-                by_path[file.path, file.filename].append(file)
-            refusals: dict[str, Conflict] = {}
-
-            async def delete_versions(versions: Iterable[FileSummary], refusals: dict[str, Conflict]) -> None:
-                for file in versions:
-                    try:
-                        await self._files.delete(file.file_uuid)
-                    except (NotFound, Gone):  # another client was faster
-                        pass
-                    except Conflict as error:
-                        refusals[file.file_uuid] = error
-
-            await _each(list(by_path.values()), partial(delete_versions, refusals=refusals))
-            left = [file for file in files if file.file_uuid in refusals]
-            if len(left) == len(files):
-                raise refusals[left[0].file_uuid]
-            files = left
+        if self._of_others or not files:
+            return
+        self._user = user = self._user or await self._users.whoami()
+        bucket = await self._lists.bucket(place_of(path).bucket)
+        is_admin = "admin" in user.roles and bucket.owner_id != user.user_id
+        if bucket.bucket_id != DEFAULT_BUCKET_ID and not is_admin:
+            return
+        known = await with_owners(files, self._files.get)
+        others = sorted({file.owner_id for file in known} - {user.user_id})
+        if others:
+            told = f"it has files of {', '.join(others)}; of_others=True changes them too"
+            raise PermissionError(errno.EPERM, told, stripped(path))
 
     async def _new_file(self, place: Place) -> dict[str, Any]:
         """Return the fields of a new file there. Raises FileNotFoundError for a missing bucket."""
@@ -288,19 +294,3 @@ def new_file_fields(place: Place, bucket_id: str, kind: Kind) -> dict[str, Any]:
     """Return the fields of a new file there."""
     folder = {"path": place.folder} if place.folder else {}
     return {"kind": kind, "filename": place.name, "bucket_id": bucket_id, **folder}
-
-
-async def _each(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Do this for each, AT_ONCE at a time. The first failure cancels the others."""
-    left = iter(items)
-
-    async def take() -> None:
-        for item in left:
-            await work(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(items))):
-                group.create_task(take())
-    except BaseExceptionGroup as failures:
-        raise first_failure(failures) from None

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from filestore_client.base.pages import pages
+from filestore_client.base.pages import check_filters, pages
 from filestore_client.base.paths import path_part
 from filestore_client.base.records import FileRecord, Image
 from filestore_client.base.transport import Transport
@@ -23,9 +23,11 @@ class KindFiles(Generic[R]):
     def list(self, /, **filters: str) -> AsyncIterator[R]:
         """Every file of this kind that the caller may see, oldest first.
 
-        `filters`: `status`, `filename` (how it begins), `project_id` of projects, `md5` of images.
+        `filters`: `status`, `filename` (how it begins), `project_id` of projects, `md5` of images. Raises
+        InvalidRequest for one that the kind does not have.
         """
         kind = self._kind
+        check_filters([kind.name], filters)
         return pages(self._transport, kind.path, kind.listed_as, kind.record, **filters)
 
     async def get(self, file_uuid: str) -> R:

@@ -15,6 +15,7 @@ from filestore_client.base.records import Backup, FileRecord, FileSummary, Image
 
 R = TypeVar("R", bound=FileRecord)
 
+DEFAULT_BUCKET_ID: Final = "00000000-0000-0000-0000-000000000000"
 HEAD_BYTES: Final = 34 << 10  # an ISO image says what it is behind 32 KiB
 _MAGIC: Final = (  # format, position, bytes
     ("qcow2", 0, b"QFI\xfb"),

@@ -80,14 +80,14 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
 async def freeze(context: ReconcileContext, progress: StepProgress) -> None:
     """Make nodes give every replica the form that its buckets want.
 
-    The result: looked, done, bytes, stored_bytes, thawed, failed, unheard.
+    The result has the counts of the nodes (`node/custody/cold_storage.py`).
     """
     require(REPLICAS_TURN_COLD, context.store.rules())
     await _order(context, progress, "freeze", _named(context, progress))
 
 
 async def thaw(context: ReconcileContext, progress: StepProgress) -> None:
-    """Make nodes store all replicas as whole files. The result: looked, done, bytes, failed, unheard."""
+    """Make nodes store all replicas as whole files. The result has the counts of the nodes."""
     require(REPLICAS_TURN_COLD, context.store.rules())
     await _order(context, progress, "thaw", _named(context, progress))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from deploy.base.failures import FAILURES, Failure
-from deploy.base.folders import for_each
 from deploy.base.terminal import ProgressBars
 from filestore_client import AsyncClient
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import FileSummary
+from filestore_client.file_batch import for_each
 
 # Those who stored the files chose their names, and a shell would read `.profile` in a home directory.
 _HIDDEN: Final = "It is hidden, and the directory was there before; download it by its file_uuid."

@@ -2,23 +2,22 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from deploy.base.lookup import find_bucket
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, InvalidRequest, NotFound
 from filestore_client.base.paths import forms_of
 from filestore_client.base.records import FileSummary
+from filestore_client.file_batch import for_each
 from filestore_client.kinds import is_utf8
 from metadata.model.records import DEFAULT_BUCKET_ID
 
-AT_ONCE: Final = 8  # requests about single files
 _BY_NAME_MAX: Final = 3  # names in one folder that are looked up one by one
 _LOOK_S: Final = 10.0  # an upload waits no longer for names that are there already
 
-T = TypeVar("T")
 Place = tuple[str, str]  # a folder, "" for the top, and a name in it
 
 
@@ -77,23 +76,6 @@ async def names_there(
 def _lookups(folder: str, names: Collection[str]) -> list[Place]:
     """Return what to ask for: each name, or with "" all names of a folder."""
     return [(folder, "")] if folder and len(names) > _BY_NAME_MAX else [(folder, name) for name in names]
-
-
-async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE) -> None:
-    """Do this work for each item, for some of them at once. The first exception ends it."""
-    waiting = deque(items)
-
-    async def worker() -> None:
-        while waiting:
-            await work(waiting.popleft())
-
-    workers = [asyncio.ensure_future(worker()) for _ in range(min(at_once, len(waiting)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for each in workers:
-            each.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
 
 
 async def _existing(client: AsyncClient, bucket_id: str, wanted: set[str]) -> AsyncIterator[str]:

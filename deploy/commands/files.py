@@ -12,9 +12,19 @@ import click
 from deploy.base.completion import complete_names
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, exit_code_of, line_of, print_failures
+from deploy.base.folder_changes import (
+    Failed,
+    delete_found,
+    files_to_change,
+    move_file,
+    move_folder,
+    owner_option,
+    path_of_file,
+)
 from deploy.base.folder_downloads import Downloads, download_folder
-from deploy.base.folders import bucket_id_of, files_below, for_each, path_of
+from deploy.base.folders import bucket_id_of, files_below, path_of
 from deploy.base.lookup import bucket_names, find_file, find_file_uuid, is_uuid
+from deploy.base.names_taken import IfTaken, if_exists_option
 from deploy.base.options import Digest
 from deploy.base.output import cold_line, json_option, moment, print_json, print_record, print_records, size
 from deploy.base.own_files import UserPath
@@ -22,7 +32,7 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.restic.repository import PREFIX
 from filestore_client import AsyncClient
-from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound
+from filestore_client.base.errors import Conflict, Forbidden
 from filestore_client.base.records import FileRecord, FileSummary, Folder, Kind
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 
@@ -43,7 +53,7 @@ def _kind_shown(file: _Listed) -> object:
 def _name_shown(file: _Listed) -> object:
     if isinstance(file, Folder):
         return f"{file.path}/"
-    return f"{file.path}/{file.filename}" if file.path else file.filename
+    return path_of_file(file)
 
 
 _COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
@@ -304,54 +314,66 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 @click.argument("named", metavar="NAME|FILE_UUID", shell_complete=complete_names)
 @click.argument("target", metavar="NEW_NAME")
 @click.option("--recursive", "-r", is_flag=True, help="NAME is a folder, and NEW_NAME its new path.")
+@owner_option("With -r: move only the files of this user; may be repeated.  [default: ask, or refuse]")
+@if_exists_option
 @bucket_option
 @json_option
 @connection_options
-def mv(connection: Connection, named: str, target: str, recursive: bool, bucket: str, as_json: bool) -> int:
+def mv(
+    connection: Connection,
+    named: str,
+    target: str,
+    recursive: bool,
+    owners: tuple[str, ...],
+    if_exists: str | None,
+    bucket: str,
+    as_json: bool,
+) -> int:
     """Rename a file, or move a file or a folder.
 
     NEW_NAME with a / is a folder and a name in it; with a / at its end it is a folder, and the name stays;
     / at its beginning is the top of the bucket. Without a / the folder stays. The content of a file, its
-    file_uuid and links to it stay the same.
+    file_uuid and links to it stay the same. It asks before it moves files of other users.
     """
+    policy = IfTaken(if_exists) if if_exists else None
     if recursive:
-        return _move_folder(connection, path_of(named), path_of(target), bucket)
+        return _move_folder(connection, path_of(named), path_of(target), bucket, owners, policy)
+    if owners:
+        raise click.UsageError("--owner: only with -r.")
     folder, slash, name = target.rpartition("/")
     changes = {"path": path_of(folder) or "/"} if slash else {}
     if name:
         changes["filename"] = name
 
-    async def work(client: AsyncClient) -> FileRecord:
+    async def work(client: AsyncClient) -> tuple[FileRecord | None, Failed]:
         file_uuid = await find_file_uuid(client, named, bucket=bucket, is_changed=True)
-        file = await client.files.get(file_uuid)
-        return await client.files.update(file.file_uuid, if_match=file.etag, **changes)
+        return await move_file(client, await client.files.get(file_uuid), changes, policy)
 
-    renamed = connection.run(work)
-    if as_json:
+    renamed, failures = connection.run(work)
+    if renamed is not None and as_json:
         print_json(renamed)
-    else:
-        click.echo(f"{renamed.file_uuid} is now named {printable_name(str(_name_shown(renamed)))}.")
-    return 0
+    elif renamed is not None:
+        click.echo(f"{renamed.file_uuid} is now named {printable_name(path_of_file(renamed))}.")
+    return print_failures(failures)
 
 
-def _move_folder(connection: Connection, folder: str, target: str, bucket: str) -> int:
+def _move_folder(
+    connection: Connection,
+    folder: str,
+    target: str,
+    bucket: str,
+    owners: tuple[str, ...],
+    policy: IfTaken | None,
+) -> int:
     """Move the files in a folder and below it; the exit code."""
     if not folder:
         raise click.UsageError("-r: the top of a bucket cannot be moved.")
 
-    async def work(client: AsyncClient) -> tuple[int, list[tuple[str, Exception]]]:
-        files = await files_below(client, await bucket_id_of(client, bucket), folder)
-        failures: list[tuple[str, Exception]] = []
-
-        async def move(file: FileSummary) -> None:
-            path = f"{target}{file.path[len(folder) :]}".strip("/")
-            try:
-                await client.files.update(file.file_uuid, path=path or "/")
-            except FAILURES as error:
-                failures.append((str(_name_shown(file)), error))
-
-        await for_each(files, move)
-        return len(files) - len(failures), failures
+    async def work(client: AsyncClient) -> tuple[int, Failed]:
+        bucket_id = await bucket_id_of(client, bucket)
+        files = await files_to_change(client, bucket_id, folder, owners)
+        folders = {file.path: f"{target}{file.path[len(folder) :]}".strip("/") for file in files}
+        return await move_folder(client, bucket_id, bucket, folders, files, policy)
 
     moved, failures = connection.run(work)
     click.echo(f"{printable_name(target or '/')}: {moved} files were moved here.")
@@ -409,19 +431,30 @@ def du(connection: Connection, as_json: bool) -> None:
 @click.option(
     "--recursive", "-r", is_flag=True, help="Each NAME is a folder: delete all files in and below it."
 )
+@owner_option("With -r: delete only the files of this user; may be repeated.  [default: ask, or refuse]")
 @click.option("--yes", "-y", is_flag=True, help="With -r: do not ask.")
 @bucket_option
 @connection_options
-def rm(connection: Connection, files: tuple[str, ...], recursive: bool, yes: bool, bucket: str) -> int:
+def rm(
+    connection: Connection,
+    files: tuple[str, ...],
+    recursive: bool,
+    owners: tuple[str, ...],
+    yes: bool,
+    bucket: str,
+) -> int:
     """Delete files for good, and unfinished uploads.
 
     It asks only before it deletes another user's file by its name, and on a terminal before it deletes a
-    folder. You need the permission `admin` on each file, which its owner has. If one is refused, the others
-    are still deleted. An unfinished upload is named by its file_uuid.
+    folder. Without a terminal, it rejects a folder with files of other users, unless --owner says whose files
+    are meant. You need the permission `admin` on each file, which its owner has. If one is refused, the
+    others are still deleted. An unfinished upload is named by its file_uuid.
     """
     if recursive:
-        codes = [_remove_folder(connection, named, bucket, asks=not yes) for named in files]
+        codes = [_remove_folder(connection, named, bucket, owners, asks=not yes) for named in files]
         return next((code for code in codes if code), 0)
+    if owners:
+        raise click.UsageError("--owner: only with -r.")
 
     async def work(client: AsyncClient) -> int:
         code = 0
@@ -439,37 +472,24 @@ def rm(connection: Connection, files: tuple[str, ...], recursive: bool, yes: boo
     return connection.run(work)
 
 
-def _remove_folder(connection: Connection, named: str, bucket: str, *, asks: bool) -> int:
+def _remove_folder(
+    connection: Connection, named: str, bucket: str, owners: tuple[str, ...], *, asks: bool
+) -> int:
     """Delete the files in a folder and below it; the exit code. Raises Conflict if the answer is no."""
     folder = path_of(named)
     if not folder:
         raise click.UsageError("-r: name a folder; the top of a bucket is not deleted in one command.")
     shown = printable_name(folder)
 
-    async def work(client: AsyncClient) -> tuple[int, list[tuple[str, Exception]]]:
-        files = await files_below(client, await bucket_id_of(client, bucket), folder)
+    async def work(client: AsyncClient) -> tuple[int, Failed]:
+        bucket_id = await bucket_id_of(client, bucket)
+        files = await files_to_change(client, bucket_id, folder, owners, is_asked=asks)
         if asks and sys.stdin.isatty():
             taken = size(sum(file.size_bytes for file in files))
             if not click.confirm(f"Delete {len(files)} files ({taken}) in {shown} for good?", err=True):
                 raise Conflict("Nothing was deleted.")
-        failures: dict[str, tuple[str, Exception]] = {}
-
-        async def remove(file: FileSummary) -> None:
-            failures.pop(file.file_uuid, None)
-            try:
-                await client.files.delete(file.file_uuid)
-            except (NotFound, Gone):  # another client was faster
-                pass
-            except FAILURES as error:
-                failures[file.file_uuid] = (str(_name_shown(file)), error)
-
-        left = files
-        while left:  # a backup cannot be deleted before those that build on it
-            await for_each(left, remove)
-            in_use = {uuid for uuid, (_, error) in failures.items() if isinstance(error, Conflict)}
-            still = [file for file in left if file.file_uuid in in_use]
-            left = still if len(still) < len(left) else []
-        return len(files) - len(failures), list(failures.values())
+        failures = await delete_found(client, files)
+        return len(files) - len(failures), failures
 
     removed, failures = connection.run(work)
     click.echo(f"{shown}: {removed} files are deleted.")

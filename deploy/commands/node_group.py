@@ -58,7 +58,8 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node, and empty it. Admins only.
 
     It continues to serve its content until other nodes have it. Warns if the cluster rejects changes or
-    uploads from now on. Run it again to see which unfinished uploads could not be moved so far, and why.
+    uploads from now on, and if too few other nodes are left to take its content. Run it again to see
+    which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     answer = connection.run(lambda client: client.cluster.status())
@@ -70,8 +71,9 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     )
     click.echo(f"`filestore status` shows the progress; then `filestore node remove {node_id}`.")
     _show_unmoved(connection)
-    if answer.get("health") == "unavailable":
-        for problem in answer["problems"]:
+    rejects = answer.get("health") == "unavailable"
+    for problem in answer["problems"]:
+        if rejects or problem.startswith(f"The node {node_id} cannot be drained: "):
             click.echo(f"! {problem}", err=True)
 
 

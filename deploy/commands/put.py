@@ -14,9 +14,9 @@ from ca.errors import FilestoreError as LocalError
 from ca.errors import InvalidRequest
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILED, FAILURES, print_failure, reason_of
-from deploy.base.folders import Place, for_each, path_of
+from deploy.base.folders import Place, path_of
 from deploy.base.lookup import find_bucket, is_uuid
-from deploy.base.names_taken import IfTaken, decide, find_taken
+from deploy.base.names_taken import IfTaken, decide, delete_replaced, find_taken, if_exists_option
 from deploy.base.options import Hours
 from deploy.base.output import json_option, print_json, size
 from deploy.base.own_files import UserPath
@@ -24,8 +24,9 @@ from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted
 from deploy.commands.files import KINDS
 from filestore_client import AsyncClient
-from filestore_client.base.errors import FilestoreError, Gone, NotFound
+from filestore_client.base.errors import FilestoreError
 from filestore_client.base.records import FileRecord, FileSummary, Kind
+from filestore_client.file_batch import for_each
 from filestore_client.transfer.parallel import PARTS_MAX
 from filestore_client.transfer.ranges import CONNECTIONS, CONNECTIONS_MAX
 from filestore_client.transfer.upload_memory import Memory
@@ -103,11 +104,7 @@ def later_options(command: Command) -> Command:
 @click.option(
     "--folder", default="", metavar="PATH", help="The folder in the bucket.  [default: the top of the bucket]"
 )
-@click.option(
-    "--if-exists",
-    type=click.Choice([each.value for each in IfTaken]),
-    help="If the name is there already, keep both, replace the old file or skip.  [default: ask, or keep]",
-)
+@if_exists_option
 @click.option("--bucket", default="", help="The name or the id of a bucket.  [default: the default bucket]")
 @click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
 @click.option("--content-type", help="The media type that downloads get.  [default: by the name]")
@@ -259,25 +256,7 @@ async def _put_stdin(
             progress=progress,
             **file.fields(fields),
         )
-    return await _replaced(client, stored, older)
-
-
-async def _replaced(client: AsyncClient, stored: FileRecord, older: Sequence[FileSummary]) -> Outcome:
-    """Delete the own files that a stored one replaces; return its record, or why something is left."""
-    for file in older:
-        if file.file_uuid == stored.file_uuid:
-            continue
-        if file.owner_id != stored.owner_id:  # every user may choose this name
-            click.echo(f"filestore: {file.file_uuid} belongs to another user, and is kept.", err=True)
-            continue
-        try:
-            await client.files.delete(file.file_uuid)
-        except (NotFound, Gone):  # another client was faster
-            continue
-        except FilestoreError as error:
-            click.echo(f"filestore: {stored.file_uuid} is stored, but not the only one:", err=True)
-            return error
-    return stored
+    return await delete_replaced(client, stored, older) or stored
 
 
 async def put_files(
@@ -313,7 +292,7 @@ async def put_files(
                     **file.fields(fields),
                 )
             memories.append(memory)
-            outcomes[number] = await _replaced(client, stored, older)
+            outcomes[number] = await delete_replaced(client, stored, older) or stored
         except (*FAILURES, OSError) as error:
             outcomes[number] = error
 

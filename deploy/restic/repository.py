@@ -24,11 +24,15 @@ KNOWN_MAX: Final = 200_000  # names that are remembered, of all repositories
 
 
 class Repositories:
-    """The repositories of one bucket."""
+    """The repositories of one bucket.
 
-    def __init__(self, client: AsyncClient, bucket_id: str) -> None:
+    `owner_id`: the only user whose files belong to them; "" if the files of all users in the bucket do. In
+    the default bucket every user may choose these names, and an admin sees the files of all.
+    """
+
+    def __init__(self, client: AsyncClient, bucket_id: str, owner_id: str) -> None:
         self._client = client
-        self._bucket_id = bucket_id
+        self._bucket_id, self._owner_id = bucket_id, owner_id
         self._known: dict[str, FileSummary] = {}
 
     async def list(self, repository: str, kind: str) -> dict[str, int]:
@@ -111,8 +115,12 @@ class Repositories:
         self._remember(found[0])
         return found
 
-    def _listed(self, prefix: str) -> AsyncIterator[FileSummary]:
-        return self._client.files.in_bucket(self._bucket_id, filename=prefix, status="available")
+    async def _listed(self, prefix: str) -> AsyncIterator[FileSummary]:
+        listed = self._client.files.in_bucket(self._bucket_id, filename=prefix, status="available")
+        async for file in listed:
+            # until 0.3.0: lists of release 0.1.0 do not say who owns a file.
+            if not self._owner_id or file.owner_id in ("", self._owner_id):
+                yield file
 
     def _remember(self, file: FileSummary) -> None:
         if len(self._known) >= KNOWN_MAX:

@@ -38,6 +38,7 @@ from filestore_client.base.errors import (
     Unauthorized,
     Unavailable,
 )
+from metadata.model.records import DEFAULT_BUCKET_ID
 from web.app import ClientGone, new_application, serve_on
 from web.listener import start_listening
 from web.request_body import body_chunks
@@ -77,9 +78,14 @@ class GatewayState:
     """The common state of a server's requests."""
 
     def __init__(
-        self, client: AsyncClient, bucket_id: str, connection: Connection, *, is_append_only: bool
+        self,
+        client: AsyncClient,
+        repositories: Repositories,
+        connection: Connection,
+        *,
+        is_append_only: bool,
     ) -> None:
-        self.repositories = Repositories(client, bucket_id)
+        self.repositories = repositories
         self.is_append_only = is_append_only
         self.bodies = asyncio.Semaphore(BODIES_MAX)
         self._client, self._connection = client, connection
@@ -120,7 +126,9 @@ async def serve(client: AsyncClient, connection: Connection, gateway: Gateway) -
     try:
         click.echo(f"Starting on {place.url}: looking for bucket {gateway.bucket} first.", err=True)
         found = await find_bucket(client, gateway.bucket)
-        state = GatewayState(client, found.bucket_id, connection, is_append_only=gateway.is_append_only)
+        owner_id = (await client.whoami()).user_id if found.bucket_id == DEFAULT_BUCKET_ID else ""
+        repositories = Repositories(client, found.bucket_id, owner_id)
+        state = GatewayState(client, repositories, connection, is_append_only=gateway.is_append_only)
         app = application(state, guard(passwords, place.own_host))
         listening.setblocking(False)
         listener = await serve_on(start_listening(listening), app)

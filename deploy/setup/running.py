@@ -133,12 +133,22 @@ class Children:
             self._children[role] = start_child(role, arguments, log)
 
     def wait_ready(self, role: str, context: ssl.SSLContext) -> None:
-        """Until it serves. Raises Unavailable."""
+        """Until it serves. Raises Unavailable.
+
+        If its operator starts it at the same moment, only one of the two processes gets the lock of the
+        directory. If that is the other one, the child ends, and the other one is left alone.
+        """
         host, port = _place(self._plan, role)
+
+        def serves() -> bool:
+            child = self._children.get(role)
+            if child is not None and not child.runs and is_held(self._plan.directory(role)):
+                del self._children[role]
+                watched.clear()
+            return is_ready(port, context, host=host)
+
         watched = [self._children[role]] if role in self._children else []
-        wait_until(
-            lambda: is_ready(port, context, host=host), what=f"the {role}", timeout_s=READY_S, watched=watched
-        )
+        wait_until(serves, what=f"the {role}", timeout_s=READY_S, watched=watched)
 
     def give_ownership(self, role: str) -> None:
         """Give its directory to the user of the units, where there are units that are not to be started."""

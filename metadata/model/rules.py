@@ -50,17 +50,24 @@ TABLES_SINCE: Final = {
 }
 
 
+OLDER_MEMBERS: Final = (
+    "This change needs the current version on every member. Upgrade members that run an older version, start "
+    "those that are down, and remove those that are gone."
+)
+UPGRADE_S: Final = 60  # no member is upgraded sooner; the client gives up at once from this on
+
+
 class NotInForce(Unavailable):
     """The rules in force do not have this yet: it works once every member has been upgraded.
 
-    To try again in a moment is of no use.
+    To try again in a moment is of no use, so `Retry-After` is longer than clients wait.
     """
+
+    def __init__(self, details: str) -> None:
+        super().__init__(details, retry_after_s=UPGRADE_S)
 
 
 def require(needed: int, known: int) -> None:
     """Raises NotInForce unless the rules in force, as far as they are known, are those that are needed."""
     if known < needed:
-        raise NotInForce(
-            "This change needs the current version on every member. Upgrade members that run an older "
-            "version, start those that are down, and remove those that are gone."
-        )
+        raise NotInForce(OLDER_MEMBERS)

@@ -22,7 +22,7 @@ import msgspec
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
-from metadata.model.rules import FIRST, require
+from metadata.model.rules import FIRST, OLDER_MEMBERS, NotInForce, require
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
     PROOF_NONE,
@@ -373,7 +373,8 @@ class MetadataClient:
     async def _anywhere(self, call: AnyCall, ends_at: float) -> bytes:
         """Try one coordinator after the other until one answers.
 
-        Raises Unavailable at `ends_at`, and when all are of older versions that cannot.
+        Raises Unavailable at `ends_at`; NotInForce when all that can be reached are of older versions that
+        cannot.
         """
         pause_s, older, faults = 0.0, set[str](), set[str]()
         while True:
@@ -381,7 +382,7 @@ class MetadataClient:
             answer = await self._ask(asked, call, ends_at, faults)
             if answer is not None and _is_unknown(call, answer):
                 older.add(asked)
-                if older.issuperset(self._links):
+                if all(one in older or not link.is_up for one, link in self._links.items()):
                     raise _too_old()
             elif answer is not None and answer.status != wire.RETRY:
                 return _value(answer)
@@ -470,8 +471,8 @@ def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
     return is_invalid and answer.details.startswith(f"{wire.MALFORMED}: Invalid value {tag!r}")
 
 
-def _too_old() -> Unavailable:
-    return Unavailable("A coordinator still runs a version without this request. Upgrade it.")
+def _too_old() -> NotInForce:
+    return NotInForce("A coordinator still runs a version without this request. Upgrade it.")
 
 
 def _value(answer: wire.AnswerFrame) -> bytes:
@@ -481,4 +482,6 @@ def _value(answer: wire.AnswerFrame) -> bytes:
 
 
 def _error(code: str, details: str) -> FilestoreError:
+    if details == OLDER_MEMBERS:  # with the code of Unavailable, as older members know no other one
+        return NotInForce(details)
     return _ERRORS.get(code, Internal)(details)

@@ -3,7 +3,7 @@
 A chunk is named by the SHA-256 of its content. When `put` returns, its chunks are durable, and every process
 of the node finds them. All calls block, and raise OSError. For any thread.
 
-A chunk that is here may be deleted at any time, unless a manifest or a draft (`node/cold/drafts.py`) names
+A chunk that is here may be deleted at any time, unless a manifest or a draft (`node/cold/manifests.py`) names
 it: name it there first, then `affirm` it or `put` it.
 """
 
@@ -184,8 +184,8 @@ class ChunkStore:
 class TrustedChunks:
     """Chunks that were found sound lately, each with the XXH3 of its record.
 
-    A record with that XXH3 is the one that was compared, whatever row of the index leads to it. Bounded;
-    forgets the chunk that was added longest ago.
+    A record with that XXH3 is the one that was compared, also if a wrong row of the index leads to it.
+    Bounded; forgets the chunk that was added longest ago.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

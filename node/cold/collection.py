@@ -1,4 +1,6 @@
-"""Deletes chunks that no manifest and no draft names (docs/cold.md, "Collection"). All calls block.
+"""Deletes chunks that no manifest and no draft names. Apart from both: it must not delete one too many.
+
+See docs/cold.md, "Collection". All calls block.
 
 Only the first process of a node does this. The order of the steps is what makes it safe: chunks are listed
 before the drafts, drafts before the manifests, and a chunk that was affirmed since it was listed stays.
@@ -15,12 +17,12 @@ from node.cold.manifest import ID_BYTES, ManifestInvalid, decode_manifest, ids_i
 from node.cold.manifests import ManifestFiles, read_descriptor
 from node.diskio.fs import READ_FLAGS, closing_descriptor
 
-SLICE_CHUNKS: Final = 200_000  # whose rows and references are in memory at once: about 50 MB
+SLICE_CHUNKS: Final = 100_000  # whose rows and references are in memory at once: about 60 MB
 _ID_BITS: Final = 8 * ID_BYTES
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedChunks:
     """The result of a collection.
 
     `missing`: chunks that a manifest names and the index lacks. `damaged`: blobs whose manifest is damaged.
@@ -36,9 +38,9 @@ class DraftsChanged(Exception):
     """A draft was placed or given up while it was to be read: collect again later."""
 
 
-def collect(chunks: ChunkStore, files: ManifestFiles) -> Collected:
+def collect(chunks: ChunkStore, files: ManifestFiles) -> CollectedChunks:
     """Delete what nothing names. Raises DraftsChanged; OSError, also for a manifest that cannot be read."""
-    result = Collected()
+    result = CollectedChunks()
     slices = 1 + chunks.totals()[0] // SLICE_CHUNKS
     bounds = [((number << _ID_BITS) // slices).to_bytes(ID_BYTES + 1, "big")[1:] for number in range(slices)]
     for first, stop in zip(bounds, [*bounds[1:], b"\xff" * (ID_BYTES + 1)], strict=True):
@@ -48,7 +50,7 @@ def collect(chunks: ChunkStore, files: ManifestFiles) -> Collected:
 
 
 def _collect_slice(
-    chunks: ChunkStore, files: ManifestFiles, bounds: tuple[bytes, bytes], result: Collected
+    chunks: ChunkStore, files: ManifestFiles, bounds: tuple[bytes, bytes], result: CollectedChunks
 ) -> None:
     first, stop = bounds
     rows = list(chunks.rows(first, stop))

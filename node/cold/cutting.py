@@ -1,8 +1,8 @@
 """Cuts content into chunks by FastCDC. Apart from the store of chunks: peers and clients must cut alike.
 
-Where a chunk ends depends on the bytes before its end only. So equal parts of two contents have equal chunks,
-wherever they begin (Xia and others, "The Design of Fast Content-Defined Chunking for Data Deduplication Based
-Storage Systems", IEEE TPDS 2020). No I/O here.
+The end of a chunk depends only on the bytes before it. So equal parts of two contents have equal chunks,
+also at other offsets (Xia and others, "The Design of Fast Content-Defined Chunking for Data Deduplication
+Based Storage Systems", IEEE TPDS 2020). No I/O here.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ class ChunkCutter:
     def cut(self, content: Octets, *, is_last: bool) -> Iterator[tuple[bytes, memoryview]]:
         """Yield the next chunks with their SHA-256, as far as their ends are known after these bytes.
 
-        Without `is_last` the bytes behind the last known end wait for the next call. `content` must not
-        change before all chunks were taken.
+        Without `is_last` the bytes behind the last known end wait for the next call. Read all chunks before
+        `content` changes.
         """
         data = memoryview(self._rest + bytes(content)) if self._rest else memoryview(content)
         taken = 0

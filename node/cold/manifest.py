@@ -1,9 +1,11 @@
-"""The format of a manifest: which chunks, one behind the other, are the content of a blob. No I/O here.
+"""The format of a manifest: the chunks of a blob, in their order. No I/O here.
 
-    header     magic, version, sha256 and size of the blob, number of chunks
-    chunks     for each: sha256, and where it ends in the content
-    segments   for each segment of the blob its XXH3, as in a sidecar (`node/storage/segments.py`)
-    CRC-32     of all this
+A manifest has these parts, one behind the other:
+
+1. The header: magic, version, sha256 and size of the blob, number of chunks.
+2. The sha256 and the end of each chunk.
+3. The XXH3 of each segment of the blob, as in a sidecar (`node/storage/segments.py`).
+4. The CRC-32 of all parts before it.
 
 A draft is the beginning of a manifest: the place of the header, and chunks that its writer counts on.
 Integers are little-endian.
@@ -35,7 +37,7 @@ class ManifestInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ContentChunk:
     """A chunk of a blob: bytes `start` to `stop` (excluded), whose SHA-256 is `id`."""
 
     id: bytes
@@ -49,7 +51,7 @@ class Chunk:
 
 
 class _Stops(Sequence[int]):
-    """Where each chunk ends, read from the encoded entries when it is asked for."""
+    """The end of each chunk, read from the encoded entries."""
 
     def __init__(self, entries: bytes) -> None:
         self._entries = entries
@@ -63,7 +65,7 @@ class _Stops(Sequence[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ColdManifest:
     """The chunks of a blob, encoded, and the checksums of its segments: n x 8 bytes.
 
     There are up to ten million chunks, so they stay encoded.
@@ -78,18 +80,18 @@ class Manifest:
         """Return the number of chunks."""
         return len(self.entries) // CHUNK_ENTRY_BYTES
 
-    def chunk(self, index: int) -> Chunk:
+    def chunk(self, index: int) -> ContentChunk:
         """Return a chunk by its number."""
         start = _Stops(self.entries)[index - 1] if index else 0
         chunk_id, stop = _CHUNK.unpack_from(self.entries, index * CHUNK_ENTRY_BYTES)
-        return Chunk(chunk_id, start, stop)
+        return ContentChunk(chunk_id, start, stop)
 
-    def at(self, offset: int) -> Chunk:
+    def at(self, offset: int) -> ContentChunk:
         """Return the chunk with the byte at `offset`, which the blob has."""
         assert 0 <= offset < self.size_bytes
         return self.chunk(bisect_right(_Stops(self.entries), offset))
 
-    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+    def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[ContentChunk]:
         """Yield the chunks that have bytes from `start` to `stop` (excluded), in their order."""
         end = self.size_bytes if stop is None else stop
         if start >= end:
@@ -103,7 +105,7 @@ class Manifest:
         """Yield the ids of all chunks, in their order."""
         return (chunk_id for chunk_id, _ in _CHUNK.iter_unpack(self.entries))
 
-    def find(self, chunk_id: bytes) -> Chunk | None:
+    def find(self, chunk_id: bytes) -> ContentChunk | None:
         """Return the first chunk with this id, or None."""
         at = self.entries.find(chunk_id)
         while at >= 0 and at % CHUNK_ENTRY_BYTES:
@@ -111,18 +113,18 @@ class Manifest:
         return self.chunk(at // CHUNK_ENTRY_BYTES) if at >= 0 else None
 
 
-def encode_chunks(chunks: Sequence[Chunk]) -> bytes:
+def encode_chunks(chunks: Sequence[ContentChunk]) -> bytes:
     """Encode chunks as in a manifest."""
     return b"".join(_CHUNK.pack(chunk.id, chunk.stop) for chunk in chunks)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: ColdManifest) -> bytes:
     """Encode a manifest. The entries begin at HEADER_BYTES, as in a draft."""
     header = _HEADER.pack(_MAGIC, VERSION, bytes.fromhex(manifest.sha256), manifest.size_bytes, len(manifest))
     return with_crc(header + manifest.entries + manifest.digests, of=manifest.sha256)
 
 
-def decode_manifest(raw: bytes, sha256: str) -> Manifest:
+def decode_manifest(raw: bytes, sha256: str) -> ColdManifest:
     """Return the manifest of a blob. Raises ManifestInvalid.
 
     Whether there is a checksum for each segment is left to the caller.
@@ -137,7 +139,7 @@ def decode_manifest(raw: bytes, sha256: str) -> Manifest:
         raise ManifestInvalid(f"has the format version {version}, which is not known to this release")
     digests_at = HEADER_BYTES + count * CHUNK_ENTRY_BYTES
     entries, digests = body[HEADER_BYTES:digests_at], body[digests_at:]
-    manifest = Manifest(sha256, size_bytes, entries, digests)
+    manifest = ColdManifest(sha256, size_bytes, entries, digests)
     if len(manifest) != count or not _is_in_order(manifest):
         raise ManifestInvalid("contradicts itself")
     return manifest
@@ -148,12 +150,12 @@ def chunks_max(size_bytes: int) -> int:
     return size_bytes // CHUNK_BYTES_MIN + 1
 
 
-def decode_list(raw: bytes, sha256: str, size_bytes: int) -> Manifest:
+def decode_list(raw: bytes, sha256: str, size_bytes: int) -> ColdManifest:
     """Return what another node lists as the chunks of a blob, without checksums. Raises ManifestInvalid.
 
     Nothing is known of the ids. Their number and the sizes are those that content of this size can have.
     """
-    manifest = Manifest(sha256, size_bytes, raw, b"")
+    manifest = ColdManifest(sha256, size_bytes, raw, b"")
     if len(raw) % CHUNK_ENTRY_BYTES or len(manifest) > chunks_max(size_bytes) or not _is_in_order(manifest):
         raise ManifestInvalid("is no list of chunks of this size")
     return manifest
@@ -174,7 +176,7 @@ def ids_in(raw: bytes) -> Iterator[bytes]:
     return (chunk_id for chunk_id, _ in _CHUNK.iter_unpack(whole))
 
 
-def _is_in_order(manifest: Manifest) -> bool:
+def _is_in_order(manifest: ColdManifest) -> bool:
     """Return whether each chunk ends behind the one before it, and the last with the blob."""
     at = 0
     for _, stop in _CHUNK.iter_unpack(manifest.entries):

@@ -1,10 +1,10 @@
 """The manifests of a node on its disk, and drafts of manifests.
 
-    DIR/cold/ab/SHA256    a manifest, mode 0400; its time is that of the last affirmation
-    DIR/drafts/NAME       a manifest under way, on which its process holds a lock
+    DIR/cold/ab/SHA256    a manifest, mode 0400; its time of change is the last affirmation
+    DIR/drafts/NAME       a manifest under way, locked by its process
 
-What lies in `cold` changes under the lock for placing only (`node/storage/placement_lock.py`), and each
-change is durable when the lock is given back. All calls block, and raise OSError. For any thread.
+`cold` is changed only under the lock for placing (`node/storage/placement_lock.py`). Each change is durable
+when the lock is released. All calls block, and raise OSError. For any thread.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ from node.cold.chunks import ChunkStore
 from node.cold.manifest import (
     HEADER_BYTES,
     MANIFEST_BYTES_MAX,
-    Chunk,
-    Manifest,
+    ColdManifest,
+    ContentChunk,
     encode_chunks,
     encode_manifest,
 )
@@ -170,7 +170,7 @@ class Draft:
         """
         added, at = [], self.size_bytes
         for chunk_id, size_bytes in chunks:
-            added.append(Chunk(chunk_id, at, at + size_bytes))
+            added.append(ContentChunk(chunk_id, at, at + size_bytes))
             at += size_bytes
         encoded = encode_chunks(added)
         write_all(self._disk, self._descriptor, encoded, HEADER_BYTES + len(self._entries))
@@ -178,11 +178,11 @@ class Draft:
         self.size_bytes = at
         return self._chunks.affirm(chunk_id for chunk_id, _ in chunks)
 
-    def manifest(self, sha256: str, digests: bytes = b"") -> Manifest:
+    def manifest(self, sha256: str, digests: bytes = b"") -> ColdManifest:
         """Return the manifest so far."""
-        return Manifest(sha256, self.size_bytes, bytes(self._entries), digests)
+        return ColdManifest(sha256, self.size_bytes, bytes(self._entries), digests)
 
-    def place(self, manifest: Manifest, *, unless: Callable[[], bool]) -> tuple[int, int] | None:
+    def place(self, manifest: ColdManifest, *, unless: Callable[[], bool]) -> tuple[int, int] | None:
         """Make it the manifest of a blob, durable on return, and return its device and inode.
 
         The caller has proved that the chunks are the blob, and that they are durable. None if `unless`, which

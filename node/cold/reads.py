@@ -1,8 +1,8 @@
-"""When blobs were read, by the hour: what is read often stays hot, or becomes hot again.
+"""The hours in which blobs were read: a blob that is read often stays hot, or becomes hot again.
 
     DIR/reads/NAME.json    of each process of the node, written now and then, and not synced
 
-What a crash takes only costs a replica that turns cold too early. All calls block, but for `note`.
+A crash loses the last hour, so a replica may turn cold too early. All calls block, but for `note`.
 """
 
 import os

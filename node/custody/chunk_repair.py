@@ -13,7 +13,7 @@ from typing import Final
 from metadata.model.records import BlobRecord
 from metadata.protocol.queries import FindBlob
 from node.cold.chunks import ChunkMissing
-from node.cold.manifest import Chunk
+from node.cold.manifest import ContentChunk
 from node.custody.context import CustodyContext
 from node.diskio.fs import storage_errors
 from node.peer.client import PeerClient, PeerFailed, pieces
@@ -26,6 +26,7 @@ CHUNK_S_MAX: Final = 30.0
 TRIES: Final = 3  # before the replicas with the chunk go out of service
 RETRY_S: Final = 20.0
 TRIED_MAX: Final = 10_000
+RECORDED_MAX: Final = 1_000  # lines of housekeeping.log for one chunk: the replicas that needed it
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class ChunkRepair:
         self._rests_until_s = now_s + RETRY_S
         return settled
 
-    async def _fetch(self, users: list[tuple[str, Chunk]]) -> bool:
+    async def _fetch(self, users: list[tuple[str, ContentChunk]]) -> bool:
         """Store a chunk again with the bytes of another node; return whether one has sent them."""
         context, chunk = self._context, users[0][1]
         for sha256, place in users:
@@ -81,10 +82,12 @@ class ChunkRepair:
                 context.metrics.chunks_repaired.inc()
                 facts = {"chunk": chunk.id.hex(), "peer": source, "blobs": len(users)}
                 _log.warning("a damaged chunk was fetched from another node", extra=facts)
+                for name, _ in users[:RECORDED_MAX]:
+                    context.record("chunk.repair", name, source)
                 return True
         return False
 
-    async def _ask(self, source: str, sha256: str, chunk: Chunk) -> bytes | None:
+    async def _ask(self, source: str, sha256: str, chunk: ContentChunk) -> bytes | None:
         headers = {"Range": f"bytes={chunk.start}-{chunk.stop - 1}"}
         await self._context.budget.take(chunk.size_bytes)
         try:
@@ -101,7 +104,7 @@ class ChunkRepair:
             _log.warning("a node does not send a chunk", extra=facts)
             return None
 
-    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, Chunk]]) -> bool:
+    async def _give_up(self, chunk_id: bytes, users: list[tuple[str, ContentChunk]]) -> bool:
         """Count a failed try; after the last one, take the replicas with the chunk out of service.
 
         Return whether that was the last one.

@@ -1,7 +1,7 @@
 """Which replicas of this node turn cold, and which hot again; and the chunks that nothing needs any more.
 
-The leader orders a pass of `freeze` now and then, unless an operator has switched that off, and one of `thaw`
-when somebody asks for it. The log says of each replica what its buckets want (`ListReplicaStorage`); this
+The leader orders a pass of `freeze` at the interval of the job's schedule, and one of `thaw` when an admin
+runs that job. The log says of each replica what its buckets want (`ListReplicaStorage`); this
 node knows when it was read. Passes, and the collection of chunks, run one at a time.
 """
 
@@ -16,7 +16,7 @@ from metadata.model.replica_records import ReplicaStorage, StoragePage
 from metadata.model.rules import REPLICAS_TURN_COLD, require
 from metadata.protocol.queries import ListReplicaStorage
 from node.cold.chunks import ChunkMissing
-from node.cold.collection import Collected, DraftsChanged, collect
+from node.cold.collection import CollectedChunks, DraftsChanged, collect
 from node.custody.chunk_repair import ChunkRepair
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.freezing import NotFrozen, freeze, thaw
@@ -31,7 +31,7 @@ from node.storage.segments import BlobDamaged, BlobMissing
 COLLECT_S: Final = 600.0  # between two collections, if there may be something to collect
 LOOK_S: Final = 30.0
 REPAIRS_MAX: Final = 50  # pages of damaged chunks, one after the other: then the rest has a turn
-OFTEN_HOURS: Final = 3  # a cold blob that was read in so many hours of WEEK_HOURS becomes hot
+OFTEN_HOURS: Final = 3  # a cold blob that was read in this many hours of WEEK_HOURS becomes hot
 WEEK_HOURS: Final = 7 * 24
 READS: Final = "reads"  # an area of `UnusablePaths`
 FREEZES: Final = "freeze"
@@ -83,8 +83,8 @@ class ColdStorage:
                 run.require_current()
                 run.add(looked=1)
                 if replica.sha256 not in finished:
-                    is_cold = replica.sha256 in cold and await context.disk.run(self._is_cold, replica.sha256)
-                    await self._settle(replica, reads.get(replica.sha256, []), run, is_cold=is_cold)
+                    has_manifest, hours = replica.sha256 in cold, reads.get(replica.sha256, [])
+                    await self._settle(replica, hours, run, has_manifest=has_manifest)
             after, more = page.last, page.more
 
     async def thaw(self, run: Pass) -> None:
@@ -127,7 +127,7 @@ class ColdStorage:
         if state != self._measured:
             self.sizes, self._measured = await run(self._measure), state
 
-    async def collect(self) -> Collected:
+    async def collect(self) -> CollectedChunks:
         """Delete the chunks that nothing needs. Raises FilestoreError, OSError."""
         context = self._context
         async with self._turn:
@@ -138,7 +138,7 @@ class ColdStorage:
                         collect, context.blobs.cold.chunks, context.blobs.cold.manifests
                     )
             except DraftsChanged:
-                return Collected()
+                return CollectedChunks()
         self._collected, self._collected_at_s = state, asyncio.get_running_loop().time()
         context.metrics.chunks_collected.inc(found.removed)
         for chunk_id in found.missing:
@@ -151,14 +151,15 @@ class ColdStorage:
         return found
 
     async def _settle(
-        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, is_cold: bool
+        self, replica: ReplicaStorage, hours: Sequence[int], run: Pass, *, has_manifest: bool
     ) -> None:
         """Give one replica its form. `hours`: when it was read."""
         context, now_h = self._context, self._context.clock_s() // 3600
         is_often_read = sum(now_h - hour < WEEK_HOURS for hour in hours) >= OFTEN_HOURS
-        if is_cold:
-            if replica.hot or is_often_read:
-                await self._thaw(replica.sha256, run, "thawed")
+        if has_manifest and (replica.hot or is_often_read):
+            await self._thaw(replica.sha256, run, "thawed")
+            return
+        if has_manifest and await context.disk.run(self._is_cold, replica.sha256):
             return
         at_ms, read_at_ms = context.kept_s() * 1000, (hours[-1] + 1) * 3_600_000 if hours else 0
         is_idle = not replica.idle_ms or at_ms - read_at_ms >= replica.idle_ms

@@ -1,8 +1,8 @@
 """Turn one replica cold, or hot again (docs/cold.md). Each step is a job for the disk's threads.
 
 The order of the steps is what makes a crash harmless: the file goes last, after its chunks and its manifest
-are durable and were read back. No step is repeated in place: whatever fails leaves the file, and chunks that
-the next collection deletes.
+are durable and were read back. A step that fails leaves the file, and chunks that the next collection
+deletes.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.cold.cutting import ChunkCutter
-from node.cold.manifest import Chunk
+from node.cold.manifest import ContentChunk
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_errors
 from node.storage.blobs import BlobStore
@@ -130,7 +130,7 @@ class _Content:
             if new:
                 self.stored_bytes += self._writer.put(list(new.items()))
 
-    def read_again(self, chunk: Chunk) -> bytes:
+    def read_again(self, chunk: ContentChunk) -> bytes:
         """Return a chunk of the file, unverified. Raises OSError."""
         return self._blob.pread(chunk.size_bytes, chunk.start)
 

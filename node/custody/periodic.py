@@ -45,7 +45,7 @@ def custody_work(
 
 
 class PeriodicWork:
-    """`kind`: what is done. `work`: one pass; raises Stopped, FilestoreError, OSError."""
+    """`kind`: the name of the work. `work`: one pass; raises Stopped, FilestoreError, OSError."""
 
     def __init__(
         self, kind: str, work: Callable[[Pass], Awaitable[None]], period_s: float | None, stops: CustodyStops

@@ -236,9 +236,12 @@ class Scrubber:
         except BlobDamaged as damage:
             await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             run = self._own if order is None else order.run
-            run.add(damaged=1)
-            run.require_few(run.counts["damaged"], held, "are damaged")
-            await self._losses.settle_notes()
+            if damage.chunk:  # many replicas may have it, and one repair is enough
+                run.add(with_damaged_chunks=1)
+            else:
+                run.add(damaged=1)
+                run.require_few(run.counts["damaged"], held, "are damaged")
+                await self._losses.settle_notes()
         if order is not None:
             order.run.add(looked=1)
 

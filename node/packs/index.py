@@ -172,14 +172,14 @@ class PackIndex:
         All rows of a blob are in one answer if they are fewer than the limit: more than two are rare.
         """
 
-        def checked(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
+        def in_order(rows: list[tuple[Any, ...]]) -> list[PackedBlob]:
             key = lambda each: (each.sha256, each.place.pack, each.place.offset)  # noqa: E731
             found = require_ascending(list(map(blob_of, rows)), key)
             require(all(start <= each.sha256 < stop for each in found), "a blob outside of those asked for")
             return found
 
         asked = f"{_BLOBS} WHERE sha256 >= ? AND sha256 < ? ORDER BY sha256, pack, offset LIMIT ?"
-        return self._read(checked, asked, start, stop, limit)
+        return self._read(in_order, asked, start, stop, limit)
 
     def list_pack(self, number: int, *, start: int = 0, limit: int = -1) -> list[PackedBlob]:
         """Return the valid blobs of a pack from `start` on, in its order: `limit` blobs, -1 for all."""
@@ -259,7 +259,7 @@ class PackIndex:
     def affirm_all(self, sha256s: Iterable[bytes], at_ns: int) -> set[bytes]:
         """Record that a caller is about to rely on these blobs; return those that are here.
 
-        The time of each differs from the one before, whatever the clock says.
+        The time of each differs from the one before, also if the clock does not move.
         """
         asked = "UPDATE blobs SET affirmed_at_ns = ?1 + (affirmed_at_ns = ?1) WHERE sha256 = ?2"
         with self._changing() as db:

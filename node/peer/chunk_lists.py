@@ -1,7 +1,7 @@
-"""The chunks of a blob as a list: for each its SHA-256, and where it ends, encoded as in a manifest.
+"""The list of the chunks of a blob, encoded as in a manifest. Shared by clients' lists and cold fetches.
 
-A cold replica has the list. The content of a hot one is cut for it, which costs a pass over its bytes.
-`node/cold/manifest.py` has the format.
+An entry has the SHA-256 of a chunk, and the place where it ends. A cold replica has the list. The content
+of a hot one is cut for it, which costs a pass over its bytes. `node/cold/manifest.py` has the format.
 """
 
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from node.cold.cutting import ChunkCutter
-from node.cold.manifest import Chunk, encode_chunks
+from node.cold.manifest import ContentChunk, encode_chunks
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_errors
 from node.storage.cold_blobs import OpenColdBlob
@@ -75,6 +75,6 @@ class _Cutting:
         self.offset += len(content)
         found = []
         for chunk_id, piece in self._cutter.cut(content, is_last=self.offset == self._blob.size_bytes):
-            found.append(Chunk(chunk_id, self._stop, self._stop + len(piece)))
+            found.append(ContentChunk(chunk_id, self._stop, self._stop + len(piece)))
             self._stop += len(piece)
         return encode_chunks(found)

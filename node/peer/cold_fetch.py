@@ -5,8 +5,8 @@ others come as ranges of the blob, are compared with their SHA-256 and stored. A
 back from the medium, and the whole is compared with the name of the blob, before the manifest is placed. So
 a wrong list, and a source that changes meanwhile, cost time only.
 
-What cannot be had in this way is left to `node/peer/fetch.py`: it knows damaged copies, and finds out which
-node sends wrong bytes. Stored chunks survive a crash of this node. The next attempt finds them, unless a
+If this fails, `node/peer/fetch.py` fetches the file: it knows damaged copies, and finds the node that sends
+wrong bytes. Stored chunks survive a crash of this node. The next attempt finds them, unless a
 collection has deleted them.
 """
 
@@ -19,7 +19,14 @@ from itertools import islice
 from typing import Final
 
 from node.cold.chunks import ChunkDamaged, ChunkMissing
-from node.cold.manifest import CHUNK_ENTRY_BYTES, Chunk, Manifest, ManifestInvalid, chunks_max, decode_list
+from node.cold.manifest import (
+    CHUNK_ENTRY_BYTES,
+    ColdManifest,
+    ContentChunk,
+    ManifestInvalid,
+    chunks_max,
+    decode_list,
+)
 from node.diskio.fs import storage_errors
 from node.packs.store import BLOB_BYTES_MAX
 from node.peer.chunk_lists import path_of
@@ -91,7 +98,7 @@ class ColdFetches:
         _log.warning("a cold replica is fetched as a file", extra=facts)
         return False
 
-    async def _list(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> Manifest | None:
+    async def _list(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> ColdManifest | None:
         """Return the chunks of the blob from the first source that lists them; None if none does soon."""
         silent, loop = self._context.peers.silent, asyncio.get_running_loop()
         first = sorted(sources, key=silent.__contains__)[:LISTS_MAX]
@@ -111,7 +118,7 @@ class ColdFetches:
             await end_tasks(pending)
         return None
 
-    async def _list_of(self, source: str, blob: FinishedBlob) -> Manifest | None:
+    async def _list_of(self, source: str, blob: FinishedBlob) -> ColdManifest | None:
         """Return the chunks of the blob; None if this source does not keep it cold, or cannot answer."""
         try:
             async with asyncio.timeout(LIST_S_MAX):
@@ -153,7 +160,7 @@ class _Gathering:
         context: FetchContext,
         blobs: BlobStore,
         writer: ColdWriter,
-        manifest: Manifest,
+        manifest: ColdManifest,
         sources: Sequence[str],
         fetch: Fetch,
     ) -> None:
@@ -177,21 +184,21 @@ class _Gathering:
             except BaseExceptionGroup as failures:
                 raise first_failure(failures) from None
 
-    def _add(self, batch: Sequence[Chunk]) -> set[bytes]:
+    def _add(self, batch: Sequence[ContentChunk]) -> set[bytes]:
         """Name the next chunks; return those to fetch. Raises InsufficientStorage, Internal."""
         with storage_errors():
             wanted = self._writer.add([(chunk.id, chunk.size_bytes) for chunk in batch])
         self._blobs.require_room(sum(chunk.size_bytes for chunk in batch if chunk.id in wanted))
         return wanted
 
-    async def _work(self, ranges: Iterator[Sequence[Chunk]]) -> None:
+    async def _work(self, ranges: Iterator[Sequence[ContentChunk]]) -> None:
         for chunks in ranges:
             content, source = await self._range(chunks)
             async with self._storing:
                 if not await self._context.disk.run(self._store, chunks, content):
                     raise WrongChunk(source)
 
-    async def _range(self, chunks: Sequence[Chunk]) -> tuple[bytes, str]:
+    async def _range(self, chunks: Sequence[ContentChunk]) -> tuple[bytes, str]:
         """Return the bytes of chunks that follow each other, and who sent them. Raises SourcesFailed."""
         start, stop = chunks[0].start, chunks[-1].stop
         while not self._choice.is_empty:
@@ -239,7 +246,7 @@ class _Gathering:
             raise PeerFailed(source, "ended early")
         return bytes(content)
 
-    def _store(self, chunks: Sequence[Chunk], content: bytes) -> bool:
+    def _store(self, chunks: Sequence[ContentChunk], content: bytes) -> bool:
         """Store chunks, durable on return; False if one of them is another. Raises FilestoreError."""
         view, start = memoryview(content), chunks[0].start
         found = [(chunk.id, view[chunk.start - start : chunk.stop - start]) for chunk in chunks]
@@ -250,9 +257,9 @@ class _Gathering:
         return True
 
 
-def ranges_of(batch: Sequence[Chunk], wanted: set[bytes]) -> list[list[Chunk]]:
+def ranges_of(batch: Sequence[ContentChunk], wanted: set[bytes]) -> list[list[ContentChunk]]:
     """Return the wanted chunks, each once, in groups that follow each other, up to RANGE_BYTES. Pure."""
-    found, left = list[list[Chunk]](), set(wanted)
+    found, left = list[list[ContentChunk]](), set(wanted)
     for chunk in batch:
         if chunk.id not in left:
             continue

@@ -1,12 +1,12 @@
 """Orders of the leading coordinator to this node. Apart from requests between nodes.
 
-They arrive on the peer port, and start work on the replicas now.
+They arrive on the peer port as `POST /custody/KIND`, and start work on the replicas now. The kinds:
 
-    POST /custody/collect    delete what the log has marked for deletion
-    POST /custody/compare    hold the disk against the log
-    POST /custody/scrub      read everything
-    POST /custody/freeze     store replicas in the form that their buckets want (docs/cold.md)
-    POST /custody/thaw       store all replicas as whole files
+- `collect`: delete what the log has marked for deletion.
+- `compare`: hold the disk against the log.
+- `scrub`: read everything.
+- `freeze`: store replicas in the form that their buckets want (docs/cold.md).
+- `thaw`: store all replicas as whole files.
 
 An order defines when to work, not what to do: it may arrive late, twice, or from a former leader. The first
 request queues it; repeating the request returns its state. `node/peerapi/admission.py` controls access.

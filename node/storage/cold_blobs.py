@@ -14,8 +14,8 @@ from typing import Final, Self
 from node.cold.chunks import ChunkDamaged, ChunkMissing, ChunkStore
 from node.cold.manifest import (
     HEADER_BYTES,
-    Chunk,
-    Manifest,
+    ColdManifest,
+    ContentChunk,
     ManifestInvalid,
     decode_manifest,
     decode_size,
@@ -53,7 +53,7 @@ class OpenColdBlob(OpenBlob):
     def __init__(
         self,
         descriptor: int,
-        manifest: Manifest,
+        manifest: ColdManifest,
         chunks: ChunkStore,
         trusted: TrustedSegments,
         spool: Callable[[], int],
@@ -63,8 +63,8 @@ class OpenColdBlob(OpenBlob):
         super().__init__(fd=-1, sha256=manifest.sha256, sums=sums, trusted=trusted)
         self.manifest = manifest
         self._descriptor, self._chunks, self._spool = descriptor, chunks, spool
-        self._ready: dict[int, bytes] = {}  # chunks by where they begin
-        self._ready_from = 0  # where the last bytes to be verified began
+        self._ready: dict[int, bytes] = {}  # chunks by their start
+        self._ready_from = 0  # the start of the last call of `verify_range`
 
     @property
     def ready_bytes(self) -> int:
@@ -173,7 +173,7 @@ class OpenColdBlob(OpenBlob):
         """Yield the content chunk by chunk, verified. Raises BlobDamaged, BlobMissing, FilestoreError."""
         return map(self._content, self.manifest.chunks())
 
-    def salvaged(self) -> Iterator[bytes]:
+    def salvage(self) -> Iterator[bytes]:
         """Yield the content chunk by chunk, with zeros in place of damaged ones. Raises FilestoreError."""
         for chunk in self.manifest.chunks():
             try:
@@ -207,7 +207,7 @@ class OpenColdBlob(OpenBlob):
             pieces.append(content[max(start - chunk.start, 0) : stop - chunk.start])
         return b"".join(pieces)
 
-    def _content(self, chunk: Chunk, *, is_afresh: bool = False) -> bytes:
+    def _content(self, chunk: ContentChunk, *, is_afresh: bool = False) -> bytes:
         """Return a chunk. Raises BlobDamaged; BlobMissing if the manifest was removed; FilestoreError."""
         try:
             with storage_errors():
@@ -221,7 +221,7 @@ class OpenColdBlob(OpenBlob):
             raise self._chunk_error(chunk, "has another size than the manifest says")
         return content
 
-    def _chunk_error(self, chunk: Chunk, fault: str) -> BlobDamaged:
+    def _chunk_error(self, chunk: ContentChunk, fault: str) -> BlobDamaged:
         why = f"the chunk {chunk.id.hex()} {fault}"
         return BlobDamaged(self.sha256, why, file=self.identity(), chunk=chunk.id)
 
@@ -230,7 +230,7 @@ class ColdBlobs:
     """The cold blobs of one store."""
 
     def __init__(self, directory: Path, files: BlobFiles) -> None:
-        """Use what lies in the directory of the store. Raises OSError."""
+        """Use the directory of the store. Raises OSError."""
         self._files = files
         self.chunks = ChunkStore(directory, disk=files.disk)
         self.manifests = ManifestFiles(files.areas, files.disk, files.placing)
@@ -322,7 +322,7 @@ class ColdBlobs:
         with suppress(FileNotFoundError):
             os.unlink(chunk_id.hex(), dir_fd=self._damaged)
 
-    def users_of(self, ids: set[bytes]) -> Iterator[tuple[str, Sequence[Chunk]]]:
+    def users_of(self, ids: set[bytes]) -> Iterator[tuple[str, Sequence[ContentChunk]]]:
         """Yield the blobs in service with one of these chunks, each with the first place of each of them."""
         for sha256 in self.manifests.names():
             with suppress(BlobMissing, BlobDamaged), self.open(sha256) as blob:
@@ -368,10 +368,10 @@ class ColdWriter:
         """
         return self._cold.chunks.put(chunks)
 
-    def prove(self, *, again: Callable[[Chunk], bytes] | None = None) -> Iterator[int]:
+    def prove(self, *, again: Callable[[ContentChunk], bytes] | None = None) -> Iterator[int]:
         """Read every chunk from the medium, and compare the whole with its name; yield the bytes read so far.
 
-        The SHA-256 of chunks that were just stored is not computed again: that of the whole proves them. A
+        The SHA-256 of chunks that were just stored is not computed again, as the whole proves them. A
         chunk that cannot be read is stored again with the content that `again` returns. The last item comes
         after the comparison. Raises ProofFailed; ChunkMissing, ChunkDamaged without `again`; OSError.
         """
@@ -393,7 +393,7 @@ class ColdWriter:
         manifest = self._draft.manifest(self._blob.sha256, self._digests)
         return self._draft.place(manifest, unless=unless)
 
-    def _read_back(self, chunk: Chunk, again: Callable[[Chunk], bytes] | None) -> bytes:
+    def _read_back(self, chunk: ContentChunk, again: Callable[[ContentChunk], bytes] | None) -> bytes:
         chunks = self._cold.chunks
         try:
             content = chunks.get(chunk.id, is_afresh=True)

@@ -209,7 +209,7 @@ class Quarantine:
                 blobs.require_room(blob.size_bytes)
                 name, descriptor = blobs.create_incoming()
                 try:
-                    _write(blobs, descriptor, blob.salvaged())
+                    _write(blobs, descriptor, blob.salvage())
                     with blobs.incoming(encode_sidecar(blob.sums)) as sidecar, blobs.placing:
                         self._remove(sha256)
                         source, target = blobs.uploads_directory, self._directory

@@ -49,8 +49,8 @@ class BlobDamaged(Exception):
 
     `file` is the (device, inode) of the damaged file, or the (pack, offset) of the record; None if it could
     not be opened. `segment` is the segment that does not match its checksum; None for another fault.
-    `is_other_content`: all segments match, but the whole does not match the name. `chunk`: the id of a chunk
-    that is damaged or missing, of a cold blob; b"" for another fault.
+    `is_other_content`: all segments match, but the whole does not match the name. `chunk` of a cold
+    blob: the id of a damaged or missing chunk; b"" for another fault.
     """
 
     def __init__(

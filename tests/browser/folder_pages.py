@@ -15,17 +15,18 @@ NAMES: Final = "[...document.querySelectorAll('main tbody .file-name')].map((eac
 FILES_PER_FOLDER: Final = 8
 
 
-def make_tree(place: Path, *, folders: int, seed: int) -> dict[str, bytes]:
-    """Write a tree of that many folders, some in others, and return its contents by path from `place.parent`.
+def make_tree(place: Path, *, folders: int, files: int = FILES_PER_FOLDER, seed: int) -> dict[str, bytes]:
+    """Write a tree of that many folders with `files` each; return its contents by path from `place.parent`.
 
-    It also has a link and an empty folder, which no browser uploads.
+    Two thirds of the folders have another one around them. It also has a link and an empty folder, which no
+    browser uploads.
     """
     chance = random.Random(seed)
     contents: dict[str, bytes] = {}
     for number in range(folders):
         folder = place / f"site {number % 7}" / f"r{number}" / ("backup é" if number % 3 else "")
         folder.mkdir(parents=True)
-        for file in range(FILES_PER_FOLDER):
+        for file in range(files):
             name = "startup-config.cfg" if file == 0 else f"show-{file}.txt"
             content = chance.randbytes(chance.choice((0, 1, 200, 5_000)))
             (folder / name).write_bytes(content)
@@ -121,11 +122,12 @@ async def noticed(page: Page, text: str) -> None:
 
 async def all_stored(page: Page, count: int) -> None:
     """Wait until so many files are stored, for as long as there is one more of them from time to time."""
-    notice = f"document.querySelector('.notices').textContent.includes('{count} files are stored.')"
-    stored = "document.querySelectorAll('.uploads .badge.good').length"
-    seen = -1
+    notice = f"document.querySelector('.notices').textContent.includes('{count:,} files are stored.')"
+    badges = "document.querySelectorAll('.uploads .badge.good').length"
+    stored = f"(document.querySelector('.sum')?.textContent || '') + {badges}"  # of many, not all have a row
+    seen = ""
     while not await page.value(notice):
-        await page.until(f"{notice} || {stored} > {seen}")
+        await page.until(f"{notice} || {stored} !== {json.dumps(seen)}")
         seen = await page.value(stored)
 
 

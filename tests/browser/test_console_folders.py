@@ -205,6 +205,8 @@ async def test_what_is_not_deleted_is_told_by_name(page: Page, cluster: Cluster)
     stored_at(cluster, owner, bucket, "lab/of yves.tar")
     await open_bucket(page, cluster, token, bucket)
     await choose_in_menu(page, "lab", "Delete…")
+    await told(page, "1 file belongs to other users: yves (1)")
+    await page.click("dialog input[name=others]")
     await choose(page, "Delete 3 files", "dialog footer")
     await told(page, "Files that are not deleted")
     failed = "[...document.querySelectorAll('dialog .failed .located')].map((each) => each.textContent)"

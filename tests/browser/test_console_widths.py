@@ -48,6 +48,19 @@ async def test_names_of_nodes_are_wide_enough_to_be_read(page: Page, cluster: Cl
     assert not faults(page, cluster.nodes[0])
 
 
+async def test_column_that_fits_beside_a_wide_name_is_shown(page: Page, cluster: Cluster) -> None:
+    await page.shape(900, 800)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.admin_token)
+    await show(page, "#/users", "main tbody tr")
+    heads = "[...document.querySelectorAll('main thead th')].map((each) => each.textContent.slice(0, 5))"
+    await page.until(f"{HEAD}.width >= {NAME_PX_MIN[900]}")
+    assert await page.value(heads) == ["User▴", "State", "Roles", "Actio"]
+    await page.shape(1280, 800)
+    await page.until(f"{heads}.includes('Group')")
+    assert not faults(page, cluster.nodes[0])
+
+
 async def test_many_files_are_a_line_each_of_one_kind_and_end_in_one_notice(
     page: Page, cluster: Cluster, tmp_path: Path
 ) -> None:

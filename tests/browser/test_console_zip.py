@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ from tests.browser.folder_pages import (
 )
 from tests.cluster.harness import Cluster
 
-FOLDERS = 40
+# Folders, and files in each: FILESTORE_TREE=500x10 are 5,001 files in 840 folders.
+FOLDERS, FILES = map(int, os.environ.get("FILESTORE_TREE", "40x8").split("x"))
 SEED = 66
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -61,17 +63,18 @@ CUT = """void ((asked) => (globalThis.fetch = async (where, more) => {
 }))(fetch)"""
 
 
+@pytest.mark.timeout(1200)
 async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     page: Page, cluster: Cluster, tmp_path: Path
 ) -> None:
     token = cluster.user_token("quinn")
     bucket = new_bucket(cluster, token, "labs of quinn")
     stored_at(cluster, token, bucket, "spring/notes.txt", b"before")
-    contents = make_tree(tmp_path / "campus", folders=FOLDERS, seed=SEED)
+    contents = make_tree(tmp_path / "campus", folders=FOLDERS, files=FILES, seed=SEED)
     await open_bucket(page, cluster, token, bucket, "spring")
     await names_shown(page, ["notes.txt"])
     await page.give_files("input[name=folder]", tmp_path / "campus")
-    await told(page, f"{len(contents)} files")
+    await told(page, f"{len(contents):,} files")
     await told(page, "Links and empty folders are not uploaded")
     await page.until("document.querySelector('dialog input[name=folder]')")
     assert await page.value("document.querySelector('dialog input[name=folder]').value") == "spring"
@@ -84,7 +87,7 @@ async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     await names_shown(page, ["campus", "notes.txt"])
     await page.value(PICKED)
     await choose_in_menu(page, "campus", "Download as a zip…")
-    await told(page, f"{len(contents)} files")
+    await told(page, f"{len(contents):,} files")
     await choose(page, "Download", "dialog footer")
     await noticed(page, "campus.zip is saved")
     await closed(page)

@@ -24,21 +24,12 @@ from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 from tests.cluster.throttle import ThrottlingProxy
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 MIB = 1 << 20
 CONTENT = os.urandom(STREAM_PIECE_BYTES + 3 * MIB + 5)  # more than a stream holds at once
 NO_UUID = "0192d3a0-0000-7000-8000-000000000000"
 LARGE = os.urandom((BLOCKS_MAX + 2) * BLOCK_BYTES + 77)  # more blocks than a reader keeps
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with client_of(cluster) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

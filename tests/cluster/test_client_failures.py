@@ -27,14 +27,11 @@ from tests.cluster.harness import Cluster
 from tests.cluster.lost_answers import LossyProxy
 from tests.cluster.throttle import ThrottlingProxy
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 MIB = 1 << 20
 DEAD = "https://127.0.0.1:1"
 THREADS = 8
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def unique(prefix: str = "f") -> str:

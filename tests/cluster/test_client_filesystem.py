@@ -25,18 +25,13 @@ from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_memory")]
 
 
 def file_system(cluster: Cluster, **more: Any) -> FilestoreFileSystem:
     options = options_of(cluster)
     del options["deadline_s"]
     return FilestoreFileSystem(**options, **more)
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture

@@ -14,12 +14,9 @@ from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 FILES = ("lab/r1/startup.cfg", "lab/r2/startup.cfg", "lab/topology", "notes")
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture

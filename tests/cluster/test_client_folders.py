@@ -3,7 +3,7 @@
 import os
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,14 @@ import pytest
 from filestore_client import Client
 from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.records import FileRecord
-from tests.cluster.connections import async_client_of, client_of
+from tests.cluster.connections import async_client_of
 from tests.cluster.harness import Cluster
+
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 SMALL, LARGE = os.urandom(1000), os.urandom(200 << 10)
 PARTED = os.urandom(16 << 20)
 Route = Callable[[Client, Path, dict[str, Any]], FileRecord | None]
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with client_of(cluster) as made:
-        yield made
 
 
 def unique() -> str:

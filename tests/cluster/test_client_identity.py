@@ -9,8 +9,8 @@ import pytest
 from filestore_client import Client
 from filestore_client.base.errors import ChecksumMismatch, NotFound
 from filestore_client.transfer.sources import STREAM_PIECE_BYTES
-from tests.cluster.connections import client_of
-from tests.cluster.harness import Cluster
+
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 MIB = 1 << 20
 CONTENT = os.urandom(3 * STREAM_PIECE_BYTES + 5)
@@ -18,17 +18,6 @@ CONTENT = os.urandom(3 * STREAM_PIECE_BYTES + 5)
 
 class CutOff(Exception):
     """The source has ended too early."""
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with client_of(cluster) as made:
-        yield made
 
 
 def parts_of(content: bytes, *, until: int | None = None) -> Iterator[bytes]:

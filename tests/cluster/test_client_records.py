@@ -4,7 +4,7 @@ import hashlib
 import http.client
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -26,12 +26,6 @@ from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 
 LISTED = 5
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with client_of(cluster) as made:
-        yield made
 
 
 @pytest.fixture

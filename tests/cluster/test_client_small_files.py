@@ -3,7 +3,7 @@
 import io
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,10 @@ from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 from tests.cluster.lost_answers import LossyProxy
 
-pytestmark = pytest.mark.long  # run by `make long`
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_memory")]  # run by `make long`
 
 CONTENT = os.urandom(5000)
 SENT_TWICE = ["POST", "PATCH", "GET"]
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -44,12 +39,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Transport, "exchange", counted)
     return methods
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with client_of(cluster) as made:
-        yield made
 
 
 def unique() -> str:

@@ -189,8 +189,32 @@ def test_file_of_another_user_is_not_replaced(cluster: Cluster, lab: Path, tmp_p
     theirs = ("put", str(lab / "notes.txt"), "--folder", lab.name)
     other = output(cluster, *theirs, FILESTORE_TOKEN_FILE=str(token)).strip()
     done = cluster.filestore(*theirs, "--if-exists", "replace")
-    assert (done.returncode, f"{other} belongs to another user" in done.stderr.decode()) == (0, True)
+    assert (done.returncode, f"{other} belongs to otto, and is kept" in done.stderr.decode()) == (0, True)
     assert cluster.get(f"/files/{other}").status == 200
+
+
+def test_name_that_is_there_is_said_before_a_move(cluster: Cluster, lab: Path, tmp_path: Path) -> None:
+    output(cluster, "put", "-r", str(lab))
+    top = lab.name
+    name = "startup-config.cfg"
+    both = cluster.filestore("mv", f"{top}/r1/{name}", f"{top}/r2/")
+    told = f"filestore: the default bucket has {top}/r2/{name} already"
+    assert (both.returncode, both.stderr.decode()) == (0, f"{told}: both are kept.\n")
+    assert names(cluster, f"{top}/r2", "--name", name) == [f"{top}/r2/{name}"] * 2
+    output(cluster, "put", str(lab / "r1" / name), "--folder", f"{top}/r3")
+    skipped = cluster.filestore("mv", "-r", f"{top}/r3", f"{top}/r2", "--if-exists", "skip")
+    assert skipped.stderr.decode() == f"{told}: not moved.\n"
+    assert skipped.stdout.decode() == f"{top}/r2: 0 files were moved here.\n"
+    with Terminal(
+        ["mv", "-r", f"{top}/r3", f"{top}/r2"], cluster.command_environment(), tmp_path
+    ) as terminal:
+        terminal.wait_for("replace the old files")
+        terminal.type("replace")
+        assert terminal.end() == 0
+    assert names(cluster, f"{top}/r2", "--name", name) == [f"{top}/r2/{name}"]
+    assert output(cluster, "cat", f"{top}/r2/{name}") == "hostname r1\n"
+    renamed = cluster.filestore("mv", f"{top}/r2/{name}", "again.cfg")
+    assert (renamed.returncode, renamed.stderr) == (0, b"")
 
 
 @pytest.mark.long

@@ -123,12 +123,19 @@ def test_drain_says_what_goes_and_how_to_see_it(cluster: Cluster) -> None:
     cluster.store_everywhere(b"on every node")
     node = cluster.nodes[0].id
     try:
-        told = output(cluster, "node", "drain", node)
+        told = cluster.filestore("node", "drain", node)
+        status = cluster.filestore("status")
     finally:
         output(cluster, "node", "undrain", node)
-    assert re.search(rf"^{node} is draining: [1-9][0-9]* replicas? to go\. .*ten minutes", told)
-    assert "`filestore status`" in told
-    assert "replicas" in output(cluster, "status")
+    assert re.search(
+        rf"^{node} is draining: [1-9][0-9]* replicas? to go\. .*ten minutes", told.stdout.decode()
+    )
+    assert "`filestore status`" in told.stdout.decode()
+    lacking = f"The node {node} cannot be drained: each blob needs 3 replicas on other nodes, and 2 nodes are"
+    assert lacking in told.stderr.decode()
+    shown = status.stdout.decode()
+    assert (status.returncode, "replicas" in shown) == (10, True), shown
+    assert lacking in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("words", [("show",), ("drain",), ("remove",), ("revoke",), ("forget-instance",)])

@@ -13,13 +13,10 @@ from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 
+pytestmark = pytest.mark.usefixtures("own_memory")
+
 MIB = 1 << 20
 SIZE = 3 * PART_BYTES_MIN + 5
-
-
-@pytest.fixture(autouse=True)
-def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture

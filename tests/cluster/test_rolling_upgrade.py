@@ -15,6 +15,7 @@ import pytest
 from ca.errors import Unavailable
 from deploy.dev_cluster import Member
 from deploy.processes import is_ready, stop_children, wait_until
+from filestore_client.base.retry import DEADLINE_S
 from metadata.model.rules import RULES
 from tests.cluster.mixed_versions import Load, MixedCluster
 from tests.cluster.packed import holders_of, packed_on, packs_of
@@ -81,8 +82,16 @@ def what_is_new_waits(cluster: MixedCluster) -> None:
     answer = cluster.post("/backups", {"filename": "f", "backup_type": "full", "path": "lab"})
     assert (answer.status, answer.json["code"]) == (503, "unavailable"), answer.body
     assert "Upgrade members" in answer.json["details"]
-    refused = cluster.filestore("put", "-", "--filename", "f", "--folder", "lab", stdin=b"x")
-    assert refused.returncode != 0
+    newer, older = cluster.nodes[0], cluster.nodes[2]
+    begun_s = time.monotonic()
+    refused = cluster.filestore(
+        *("put", "-", "--filename", "f", "--folder", "lab"),
+        stdin=b"x",
+        FILESTORE_URL=f"{newer.url} {older.url}",
+    )
+    assert refused.returncode == 6
+    assert b"Upgrade members" in refused.stderr
+    assert time.monotonic() - begun_s < DEADLINE_S, "it is tried again to no avail"
     assert cluster.filestore("ls", "lab", "--json").stdout == b""
 
 

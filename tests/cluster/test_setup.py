@@ -7,13 +7,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from ca.tls import client_context, read_roots
 from coordinator.storage.config import CoordinatorFiles
-from deploy.processes import wait_until
-from deploy.setup.running import is_held
+from deploy.processes import start_child, wait_until
+from deploy.setup.plan import MachinePlan
+from deploy.setup.running import Children, is_held
 from node.base.config import NodeFiles
 from tests.cluster.harness import FILESTORE, run_filestore
 from tests.cluster.set_up_machines import LINE, Machine, environment, healthy, machines, run_healthy
@@ -63,6 +66,35 @@ def test_machine_becomes_a_node_only(machines: list[Machine]) -> None:
     used = machines[2].setup("--join", text, "--node-only")
     assert used.returncode == 3
     assert "`filestore token setup` on a machine of the cluster creates another" in used.stderr.decode()
+
+
+def test_process_that_its_operator_starts_at_the_same_moment_is_left_alone(machines: list[Machine]) -> None:
+    """The other process holds the lock when that of setup tries to get it, and does not serve yet."""
+    first, *_ = machines
+    first.first("--machines", "1", "--replicas", "1")
+    first.run("coordinator")
+    peer, api, node_peer, node_api = first.ports
+    plan = MachinePlan(
+        name="m1",
+        address="127.0.0.1",
+        data=first.data,
+        peer_port=peer,
+        api_port=api,
+        node_peer_port=node_peer,
+        node_api_port=node_api,
+    )
+    files = NodeFiles(plan.node_data)
+    with Children(plan, has_units=False) as members, ThreadPoolExecutor(1) as pool:
+        with files.lock_directory():
+            arguments = ["node", "run", "--data", str(files.data)]
+            members._children["node"] = start_child("node", arguments, first.data / "child.log")
+            waiting = pool.submit(members.wait_ready, "node", client_context(read_roots(files.root)))
+            wait_until(lambda: not members._children, what="its child to be given up", timeout_s=60)
+            assert not waiting.done()
+        first.run("node")
+        waiting.result(timeout=120)
+        assert members.remaining_commands() == []
+    assert first.processes[-1].poll() is None
 
 
 def test_node_that_stays_gets_a_coordinator_of_another_name(machines: list[Machine]) -> None:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Final
 
-from node.cold.collection import Collected, collect
+from node.cold.collection import CollectedChunks, collect
 from node.custody import freezing
 from node.diskio.durable import Disk
 from node.diskio.executor import DiskWorkers
@@ -69,7 +69,7 @@ def thaw(store: BlobStore, *names: str) -> None:
         workers.close()
 
 
-def collect_all(store: BlobStore) -> Collected:
+def collect_all(store: BlobStore) -> CollectedChunks:
     return collect(store.cold.chunks, store.cold.manifests)
 
 

@@ -156,6 +156,7 @@ async def running_node(
         await listener.close()
         disk.close()
         blobs.close()
+        api.audit.close()
 
 
 def peer_application(services: NodeServices) -> web.Application:

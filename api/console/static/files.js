@@ -2,12 +2,14 @@
 import { html } from "./html.js";
 import * as api from "./api.js";
 import { inHours } from "./clock.js";
-import { fromLocalInput, localInput, moment } from "./format.js";
+import { counted, fromLocalInput, localInput, moment } from "./format.js";
 import { address, fileAt, originOf, path, uuid } from "./path.js";
 import { origin, servesContent } from "./place.js";
+import { isMine, ownersOf, useRights } from "./rights.js";
 import { confirm, Dialog, FormDialog, inTurn, show } from "./ui/dialog.js";
 import { Copy, Name } from "./ui/parts.js";
 import { notify } from "./ui/toast.js";
+import { withoutClashes } from "./uploads/present.js";
 
 // The kinds as the API has them: path, the field of lists, what they are called, and their page.
 export const KINDS = {
@@ -62,25 +64,41 @@ export async function downloadAll(files) {
   });
 }
 
-// The record as it is after; undefined when nothing was changed.
-export function rename(file, kind) {
-  return show(
-    (close) => html`<${FormDialog} title="Rename" close=${close} action="Rename" submit=${({ filename }) =>
-      api.patch(recordAt(kind, file.file_uuid), { filename })}>
-      <label>New name<input name="filename" required maxlength="255" defaultValue=${file.filename} autofocus
-        pattern="[^\\/]+" title="Any name without a slash" /></label>
-      <p class="quiet">Links and permissions stay. Downloads use the new name at once.</p></${FormDialog}>`,
-  );
+// The record as it is after; undefined when nothing was changed. `file`: with its `bucket_id`.
+export async function rename(file, kind) {
+  const record = await show((close) => html`<${Renaming} file=${file} kind=${kind} close=${close} />`);
+  return record === UNCHANGED ? undefined : record;
+}
+
+const UNCHANGED = Symbol("nothing was renamed");
+
+function Renaming({ file, kind, close }) {
+  const { mayOnFile } = useRights();
+  const submit = async ({ filename }) => {
+    if (filename === file.filename) return UNCHANGED;
+    const place = file.path || "";
+    const wanted = await withoutClashes([{ bucket_id: file.bucket_id, path: place, filename }], place, mayOnFile, new Set([file.file_uuid]));
+    if (!wanted?.length) return UNCHANGED;
+    const record = await api.patch(recordAt(kind, file.file_uuid), { filename });
+    for (const old of wanted[0].replaces || []) await api.del(fileAt(old));
+    return record;
+  };
+  return html`<${FormDialog} title="Rename" close=${close} action="Rename" submit=${submit}>
+    <label>New name<input name="filename" required maxlength="255" defaultValue=${file.filename} autofocus
+      pattern="[^\\/]+" title="Any name without a slash" /></label>
+    <p class="quiet">Links and permissions stay. Downloads use the new name at once.</p></${FormDialog}>`;
 }
 
 // Deletes after asking, one by one until somebody stops it; what could not be deleted is told. -> ids of those that are gone.
 export async function remove(files) {
   const gone = [];
+  const others = files.filter((file) => !isMine(file));
   await confirm({
     title: files.length === 1 ? "Delete this file?" : `Delete ${files.length} files?`,
     names: files.map((file) => file.filename),
     text: "This cannot be undone. Links to it stop working, and nobody can read it any more.",
     action: files.length === 1 ? "Delete" : `Delete ${files.length} files`,
+    box: others.length > 0 && `${counted(others.length, "file belongs", "files belong")} to other users: ${ownersOf(others)}. Delete ${others.length === 1 ? "it" : "them"}.`,
     run: (work) => inTurn(files.filter((each) => !gone.includes(each.file_uuid)), async (file) => {
       await api.del(fileAt(file.file_uuid)).catch((error) => {
         if (error.status === 404) return;

@@ -7,6 +7,7 @@ import { isAdmin, session } from "./session.js";
 
 export const DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000";
 const LEVELS = ["", "read", "write", "admin"];
+const OWNERS_SHOWN = 5;
 
 export const isOver = (grant) => Boolean(grant.expires_at) && new Date(grant.expires_at) <= now();
 
@@ -16,7 +17,16 @@ export function isReceived(grant) {
   return { user: [me], group: groups, role: roles }[grant.principal_type].includes(grant.principal_id);
 }
 
-const isMine = (record) => record.owner_id === session.get().user?.user_id;
+export const isMine = (record) => record.owner_id === session.get().user?.user_id;
+
+// Whose files these are, with how many each has: "otto (2), zoe (1)".
+export function ownersOf(files) {
+  const counts = new Map();
+  for (const { owner_id: owner } of files) counts.set(owner, (counts.get(owner) || 0) + 1);
+  const most = [...counts].sort(([, a], [, b]) => b - a);
+  const named = most.slice(0, OWNERS_SHOWN).map(([owner, count]) => `${owner || "unknown"} (${count.toLocaleString("en")})`);
+  return named.join(", ") + (most.length > OWNERS_SHOWN ? ` and ${most.length - OWNERS_SHOWN} more` : "");
+}
 
 let kept = null; // { user, rights }: as another page has loaded them
 

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import msgspec
 
+LATER_S = 60  # a server that asks for such a pause does not expect to recover in a moment
+
 
 class FilestoreError(Exception):
     """An error of the server or of this machine. `details` explains it, and what to do."""
@@ -46,14 +48,21 @@ class Unavailable(FilestoreError):
     """No node answers, or there is no quorum; the same request may succeed later.
 
     `is_unknown`: the request may have been carried out all the same, and must not be repeated blindly.
+    `retry_after_s`: how long to wait, as the server says, 0 if it says nothing.
     """
 
     code = "unavailable"
     status = 503
 
-    def __init__(self, details: str, *, is_unknown: bool = False) -> None:
+    def __init__(self, details: str, *, is_unknown: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(details)
         self.is_unknown = is_unknown
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_for_later(self) -> bool:
+        """Whether nothing was done, and nothing changes soon: members have to be upgraded first."""
+        return self.retry_after_s >= LATER_S
 
 
 class Internal(FilestoreError):
@@ -237,6 +246,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, path: str) ->
         answer = _Answer()
     details = answer.details or f"{path}: the server answered {status}"
     kind = _BY_CODE.get(answer.code) or _BY_STATUS.get(status, Internal)
+    if kind is Unavailable:
+        return Unavailable(details, retry_after_s=_number(headers.get("Retry-After")))
     if kind is OffsetMismatch:
         return OffsetMismatch(details, offset=_number(headers.get("Upload-Offset")))
     if kind is RangeNotSatisfiable:

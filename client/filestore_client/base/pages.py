@@ -1,15 +1,29 @@
 """Lists of the API: page after page, as one iterator. Shared by files and administration."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
-from filestore_client.base.errors import Internal
+from filestore_client.base.errors import Internal, InvalidRequest
+from filestore_client.base.records import LIST_FILTERS
 from filestore_client.base.transport import Transport
 
 T = TypeVar("T")
+
+
+def check_filters(lists: Collection[str], filters: Mapping[str, object]) -> None:
+    """Raises InvalidRequest for a filter that one of these lists does not have.
+
+    A server ignores a parameter that it does not know, and would list everything. A filter without a value is
+    not sent.
+    """
+    for listed in lists:
+        known = LIST_FILTERS[listed]
+        for name, value in filters.items():
+            if name not in known and value not in (None, ""):
+                raise InvalidRequest(f"{name}: no filter of the {listed} list, which has {', '.join(known)}.")
 
 
 async def pages(

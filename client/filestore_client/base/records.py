@@ -3,6 +3,7 @@
 Times are RFC 3339 in UTC, "" for never; sizes are bytes; hashes are lower-case hexadecimal digits.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -379,5 +380,13 @@ class Ticket(Secret, frozen=True, kw_only=True):
     url: str  # Address of the content, for GET and HEAD without a credential. Every node accepts it.
     expires_at: str  # When the ticket expires.
 
+
+LIST_FILTERS: Mapping[str, Sequence[str]] = {
+    "project": ("project_id", "status", "filename", "without_filename", "limit"),
+    "image": ("md5", "status", "filename", "without_filename", "limit"),
+    "backup": ("status", "filename", "without_filename", "limit"),
+    "bucket": ("path", "recursive", "name", "status", "filename", "without_filename", "limit"),
+    "audit": ("principal", "target", "action", "since", "until", "since_seconds", "limit"),
+}
 
 # ---- to here ----

@@ -51,6 +51,7 @@ class RetryLimits:
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN
         self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none
+        self._for_later = 0  # answers that say so
         self._untrusted: set[tuple[str, int | None]] = set()
 
     async def pause(self, reason: Exception) -> None:
@@ -63,8 +64,15 @@ class RetryLimits:
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
 
     def check(self, reason: Exception, *, after_s: float = 0.0) -> None:
-        """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline."""
+        """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline.
+
+        Sooner if as many answers as there are nodes, and two at least, say that it is of no use. A node that
+        has just started does not know yet what is in force.
+        """
         is_over = time.monotonic() + after_s > self._give_up_at
+        if isinstance(reason, Unavailable) and reason.is_for_later:
+            self._for_later += 1
+            is_over = is_over or self._for_later >= max(2, self._node_count)
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             self._untrusted.add((reason.host, reason.port))
             why = connection_trouble(reason)
@@ -97,9 +105,14 @@ def connection_trouble(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def trouble_of(error: Exception) -> str:
+    """Why an attempt failed: what the server says, or what is wrong with the connection."""
+    return error.details if isinstance(error, FilestoreError) else connection_trouble(error)
+
+
 def was_not_sent(error: Exception) -> bool:
     """Whether a request that failed so cannot have been carried out: it was refused, or never went out."""
-    return isinstance(error, _NOT_SENT)
+    return isinstance(error, _NOT_SENT) or (isinstance(error, Unavailable) and error.is_for_later)
 
 
 def _of_system(error: OSError) -> str:

@@ -35,7 +35,14 @@ from filestore_client.base.errors import (
     Unavailable,
     error_of,
 )
-from filestore_client.base.retry import DEADLINE_S, TRY_AGAIN, RetryLimits, connection_trouble, was_not_sent
+from filestore_client.base.retry import (
+    DEADLINE_S,
+    TRY_AGAIN,
+    RetryLimits,
+    connection_trouble,
+    trouble_of,
+    was_not_sent,
+)
 from filestore_client.base.tls import root_context
 from filestore_client.base.token import Token, TokenRenewed, token_of
 
@@ -344,8 +351,8 @@ def base_url(url: str) -> str:
 
 
 def _unknown(error: Exception) -> FilestoreError:
-    why = error.details if isinstance(error, FilestoreError) else connection_trouble(error)
-    details = f"It is not known whether the request succeeded: {why.rstrip('.')}. Check before you repeat it."
+    why = trouble_of(error).rstrip(".")
+    details = f"It is not known whether the request succeeded: {why}. Check before you repeat it."
     return Unavailable(details, is_unknown=True)
 
 

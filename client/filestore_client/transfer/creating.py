@@ -18,7 +18,7 @@ import msgspec
 from filestore_client.base.errors import Unavailable, UnsupportedMediaType
 from filestore_client.base.paths import path_part
 from filestore_client.base.records import FileRecord
-from filestore_client.base.retry import TRY_AGAIN, was_not_sent
+from filestore_client.base.retry import TRY_AGAIN, trouble_of, was_not_sent
 from filestore_client.base.transport import Transport
 from filestore_client.transfer.sources import FileSource, Source
 from filestore_client.transfer.upload_memory import Memory, UnfinishedCreation, UnfinishedUpload
@@ -139,7 +139,9 @@ async def upload_at_once(
 async def _ask(
     transport: Transport, new: NewFile[R], headers: Mapping[str, str], content: bytes
 ) -> R | BegunUpload | None:
-    limits, is_unanswered = transport.limits(), False
+    limits = transport.limits()
+    unanswered: Exception | None = None  # of an attempt that may have stored the content
+    for_later: Unavailable | None = None  # by a newer node than the one that accepts no bytes this way
     while True:
         url = transport.url
         try:
@@ -148,12 +150,17 @@ async def _ask(
                 return await _result(transport, new, response.headers, await response.read())
         except UnsupportedMediaType as error:
             transport.without_bytes.add(url)
-            if not is_unanswered:
+            if unanswered is None and for_later is not None:
+                raise for_later from error
+            if unanswered is None:
                 return None
-            details = f"It is not known whether the content was stored: {error.details}"
+            details = f"It is not known whether the content was stored: {trouble_of(unanswered)}"
             reason: Exception = Unavailable(details, is_unknown=True)  # another node may know
         except TRY_AGAIN as error:
-            is_unanswered = is_unanswered or not was_not_sent(error)
+            if not was_not_sent(error):
+                unanswered = error
+            elif isinstance(error, Unavailable):
+                for_later = error
             reason = error
         transport.turn_away(url)
         await limits.pause(reason)

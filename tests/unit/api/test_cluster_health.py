@@ -80,6 +80,20 @@ def test_jump_of_all_clocks_is_told_once(jump_ms: int, told: str) -> None:
     assert problem.startswith(f"Most clocks have jumped {told}")
 
 
+def test_drain_that_has_nowhere_to_put_replicas_says_what_is_lacking() -> None:
+    nodes = [*NODES[:2], *(node(each, state="draining", replicas=2) for each in ("n3", "n4"))]
+    best = msgspec.structs.replace(reply(), replicas_wanted=3)
+    health, (first, second) = health_of(best, "c1", [coordinator()], nodes, [])
+    assert health == "degraded"
+    assert first == (
+        "The node n3 cannot be drained: each blob needs 3 replicas on other nodes, and 2 nodes are healthy "
+        "and not draining. Start or add 1 node, or end the drain: `filestore node undrain n3`."
+    )
+    assert second.startswith("The node n4 cannot be drained: ")
+    for enough in ([*nodes, node("n5")], [*NODES[:2], node("n3", state="draining", replicas=0)]):
+        assert health_of(best, "c1", [coordinator()], enough, []) == ("healthy", [])
+
+
 def test_node_that_is_too_old_is_named_before_what_comes_of_it() -> None:
     nodes = [*NODES, node("n4", state="suspect", is_too_old=True)]
     health, (first, *others) = health_of(reply(), "c1", [coordinator()], nodes, [])

@@ -124,6 +124,23 @@ async def test_what_may_have_been_stored_is_not_sent_to_who_cannot_know(peer_aut
     assert older.taken == b""
 
 
+async def test_what_needs_an_upgrade_is_told_although_an_older_node_accepts_no_bytes(
+    peer_authority: Authority,
+) -> None:
+    def waits(_server: Server, _body: bytes) -> web.Response:
+        refusal = {"code": "unavailable", "details": "Upgrade members."}
+        return web.json_response(refusal, status=503, headers={"Retry-After": "60"})
+
+    newer, older = Server(waits), Server(refuses)
+    async with serving(newer) as first, serving(older) as second:
+        root_pem = peer_authority.root_pem
+        async with AsyncClient([first, second], root_pem=root_pem, token="t", deadline_s=100.0) as client:
+            with pytest.raises(Unavailable, match=r"^Upgrade members\.$") as refused:
+                await client.files.upload(CONTENT, filename="f")
+    assert not refused.value.is_unknown
+    assert (newer.asked, older.asked) == (["POST"], ["POST"])
+
+
 def test_keys_are_of_their_time_and_never_the_same() -> None:
     keys = [UUID(new_key()) for _ in range(1000)]
     assert {key.version for key in keys} == {7}

@@ -22,7 +22,7 @@ NEW = OLD[: 5 * MIB] + b"inserted" + OLD[5 * MIB : 9 * MIB] + bytes(70_000) + OL
 def list_of(content: bytes) -> bytes:
     chunks, at = [], 0
     for chunk_id, piece in node_cutting.ChunkCutter().cut(content, is_last=True):
-        chunks.append(manifest.Chunk(chunk_id, at, at := at + len(piece)))
+        chunks.append(manifest.ContentChunk(chunk_id, at, at := at + len(piece)))
     return manifest.encode_chunks(chunks)
 
 

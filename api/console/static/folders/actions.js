@@ -4,6 +4,8 @@ import * as api from "../api.js";
 import { recordAt } from "../files.js";
 import { counted, size } from "../format.js";
 import { fileAt } from "../path.js";
+import { isMine, ownersOf, useRights } from "../rights.js";
+import { withoutClashes } from "../uploads/present.js";
 import { FormDialog, show } from "../ui/dialog.js";
 import { ErrorBox, Loading, Name } from "../ui/parts.js";
 import { notify } from "../ui/toast.js";
@@ -28,17 +30,29 @@ export function useFiles(bucketId, rows) {
   return state;
 }
 
+// What is in the rows, for an action that changes it: { files, error, others, takesAll, setTakesAll }. An admin sees the files
+// of all users, so `files` are the user's own until the box of `Chosen` says otherwise; `others` are those of other users.
+function useFilesToChange(bucketId, rows) {
+  const { files: found, error } = useFiles(bucketId, rows);
+  const [takesAll, setTakesAll] = useState(false);
+  const others = (found || []).filter((file) => !isMine(file));
+  return { files: found && (takesAll ? found : found.filter(isMine)), error, others, takesAll, setTakesAll };
+}
+
 // "3 files", and how large they are.
 export const amount = (files) => `${counted(files.length, "file")}, ${size(files.reduce((sum, each) => sum + each.size_bytes, 0))}`;
 
-// What is chosen, by name, and how many files that is.
-export function Chosen({ rows, files, error }) {
+// What is chosen, by name, and how many files that is; and a box for files of other users, if there are any.
+export function Chosen({ rows, files, error, others = [], takesAll, setTakesAll }) {
   const folders = rows.filter((row) => row.isFolder).length;
   return html`<ul class="named">${rows.slice(0, NAMES_SHOWN).map((row) => html`<li><${Name}>${row.filename}</${Name}>${row.isFolder ? html` <span class="quiet">folder</span>` : ""}</li>`)}
       ${rows.length > NAMES_SHOWN && html`<li class="quiet">and ${(rows.length - NAMES_SHOWN).toLocaleString("en")} more</li>`}</ul>
     <${ErrorBox} error=${error} />
     ${files ? html`<p role="status"><strong>${amount(files)}</strong>${folders > 0 ? `, with all that is in ${folders === 1 ? "the folder" : "the folders"} and below` : ""}.</p>`
-      : !error && html`<${Loading} lines=${1} label="Counting the files" />`}`;
+      : !error && html`<${Loading} lines=${1} label="Counting the files" />`}
+    ${others.length > 0 && html`<p class="banner warn"><label class="flag"><input type="checkbox" name="others" checked=${takesAll}
+      onChange=${(event) => setTakesAll(event.target.checked)} /> ${counted(others.length, "file belongs", "files belong")} to other users: ${ownersOf(others)}.
+      Include ${others.length === 1 ? "it" : "them"}.</label></p>`}`;
 }
 
 // Does `act(file)` for each file, shows what failed, and tells the rest. Resolves once nothing is under way any more.
@@ -66,7 +80,8 @@ export async function removeAll(bucketId, rows) {
 }
 
 function Removal({ bucketId, rows, close, begun }) {
-  const { files, error } = useFiles(bucketId, rows);
+  const chosen = useFilesToChange(bucketId, rows);
+  const { files } = chosen;
   const what = rows.length > 1 ? counted(rows.length, "item") : rows[0].isFolder ? "the folder" : "the file";
   const submit = (_, work) => {
     // A backup cannot be deleted before those that build on it: these are newer.
@@ -76,9 +91,12 @@ function Removal({ bucketId, rows, close, begun }) {
     return promise;
   };
   return html`<${FormDialog} title="Delete ${what}?" close=${close} action=${files ? `Delete ${counted(files.length, "file")}` : "Delete"}
-    tone="danger" isReady=${Boolean(files)} submit=${submit}><${Chosen} rows=${rows} files=${files} error=${error} />
+    tone="danger" isReady=${isReady(chosen)} submit=${submit}><${Chosen} rows=${rows} ...${chosen} />
     <p>This cannot be undone. Links to ${rows.length === 1 && !rows[0].isFolder ? "it" : "them"} stop working.</p></${FormDialog}>`;
 }
+
+// Whether there is something to do; not if all files belong to other users and are not included.
+const isReady = ({ files, others }) => Boolean(files) && (files.length > 0 || others.length === 0);
 
 const drop = (file) => api.del(fileAt(file.file_uuid)).catch((error) => {
   if (error.status !== 404) throw error;
@@ -94,8 +112,23 @@ async function again({ tried, failed }, work) {
   return { tried, failed: left };
 }
 
-// Puts a file into another folder: the record as it is then.
-const place = (file, folder, kind = file.kind) => api.patch(recordAt(kind, file.file_uuid), { path: folder || "/" });
+// Changes folder or name of a file, and deletes what it replaces: the record as it is then.
+async function place({ file, kind = file.kind, changes, replaces = [] }) {
+  const record = await api.patch(recordAt(kind, file.file_uuid), changes);
+  for (const old of replaces) await drop({ file_uuid: old });
+  return record;
+}
+
+// What is to be moved, [{ file, folder }, ...], in the form for `place`; names that are there already are asked about.
+// Undefined if the user decides to move nothing. `base`: all folders are this one or below it.
+async function settled(bucketId, plan, base, mayOnFile) {
+  const wanted = plan.map(({ file, folder }) => ({
+    bucket_id: bucketId, path: folder, filename: file.filename, file, changes: { path: folder || "/" } }));
+  return withoutClashes(wanted, base, mayOnFile, new Set(plan.map(({ file }) => file.file_uuid)));
+}
+
+// Moves them one by one; the name of each is that in lists of what failed.
+const moveEach = (wanted, work) => each(wanted.map((one) => ({ ...one.file, one })), ({ one }) => place(one), work);
 
 // Moves files and folders to a folder that is asked for. -> whether anything may be moved.
 export async function moveAll(bucketId, rows, from) {
@@ -106,8 +139,10 @@ export async function moveAll(bucketId, rows, from) {
 }
 
 function Move({ bucketId, rows, from, close, begun }) {
-  const { files, error } = useFiles(bucketId, rows);
-  const submit = ({ folder }, work) => {
+  const chosen = useFilesToChange(bucketId, rows);
+  const { files } = chosen;
+  const { mayOnFile } = useRights();
+  const submit = async ({ folder }, work) => {
     const target = joined(folder);
     const inItself = rows.find((row) => row.isFolder && isWithin(target, row.path));
     const wrong = wrongIn(target) || (inItself ? `A folder cannot be moved into itself: ${inItself.path}` : "");
@@ -118,12 +153,15 @@ function Move({ bucketId, rows, from, close, begun }) {
       const moved = folders.find((row) => isWithin(file.path, row.path));
       return moved ? joined(target, nameOf(moved.path), below(file.path, moved.path)) : target;
     };
-    const promise = each(files.filter((file) => targetOf(file) !== file.path), (file) => place(file, targetOf(file)), work);
+    const plan = files.map((file) => ({ file, folder: targetOf(file) })).filter(({ file, folder: to }) => to !== file.path);
+    const wanted = await settled(bucketId, plan, target, mayOnFile);
+    if (!wanted) return true;
+    const promise = moveEach(wanted, work);
     begun(promise);
     return promise;
   };
-  return html`<${FormDialog} title="Move to a folder" close=${close} action="Move" isReady=${Boolean(files)} submit=${submit}>
-    <${Chosen} rows=${rows} files=${files} error=${error} /><${FolderField} bucketId=${bucketId} value=${from} />
+  return html`<${FormDialog} title="Move to a folder" close=${close} action="Move" isReady=${isReady(chosen)} submit=${submit}>
+    <${Chosen} rows=${rows} ...${chosen} /><${FolderField} bucketId=${bucketId} value=${from} />
     <p class="quiet">A folder that does not exist yet is created. Links and permissions stay.</p></${FormDialog}>`;
 }
 
@@ -136,26 +174,43 @@ export async function renameFolder(bucketId, row) {
 }
 
 function Renaming({ bucketId, row, close, begun }) {
-  const { files, error } = useFiles(bucketId, [row]);
-  const submit = ({ name }, work) => {
+  const chosen = useFilesToChange(bucketId, [row]);
+  const { files } = chosen;
+  const { mayOnFile } = useRights();
+  const submit = async ({ name }, work) => {
     const target = joined(parentOf(row.path), name);
     if (wrongIn(target)) throw new Error(wrongIn(target));
     if (target === row.path) return true;
-    const promise = each(files, (file) => place(file, joined(target, below(file.path, row.path))), work);
+    const wanted = await settled(bucketId, files.map((file) => ({ file, folder: joined(target, below(file.path, row.path)) })), target, mayOnFile);
+    if (!wanted) return true;
+    const promise = moveEach(wanted, work);
     begun(promise);
     return promise;
   };
-  return html`<${FormDialog} title="Rename the folder" close=${close} action="Rename" isReady=${Boolean(files)} submit=${submit}>
-    <${Chosen} rows=${[row]} files=${files} error=${error} />
+  return html`<${FormDialog} title="Rename the folder" close=${close} action="Rename" isReady=${isReady(chosen)} submit=${submit}>
+    <${Chosen} rows=${[row]} ...${chosen} />
     <label>New name<input name="name" required maxlength="255" defaultValue=${row.filename} autofocus pattern="[^\\/]+" title="Any name without a slash" /></label>
     <p class="quiet">If there is a folder of that name already, the files are added to it.</p></${FormDialog}>`;
 }
 
 // Moves one file of a list or page, whose kind is known. -> its record then, undefined if nothing was changed.
-export function moveFile(file, kind) {
-  return show((close) => html`<${FormDialog} title="Move to a folder" close=${close} action="Move" submit=${({ folder }) => {
-    if (wrongIn(folder)) throw new Error(wrongIn(folder));
-    return place(file, joined(folder), kind);
-  }}><p><${Name}>${file.filename}</${Name}></p><${FolderField} bucketId=${file.bucket_id} value=${file.path || ""} />
-    <p class="quiet">A folder that does not exist yet is created. Links and permissions stay.</p></${FormDialog}>`);
+export async function moveFile(file, kind) {
+  const record = await show((close) => html`<${MoveOne} file=${file} kind=${kind} close=${close} />`);
+  return record === UNCHANGED ? undefined : record;
+}
+
+const UNCHANGED = Symbol("nothing was moved");
+
+function MoveOne({ file, kind, close }) {
+  const { mayOnFile } = useRights();
+  const submit = async ({ folder }) => {
+    const target = joined(folder);
+    if (wrongIn(target)) throw new Error(wrongIn(target));
+    if (target === (file.path || "")) return UNCHANGED;
+    const wanted = await settled(file.bucket_id, [{ file, folder: target }], target, mayOnFile);
+    return wanted?.length > 0 ? place({ ...wanted[0], kind }) : UNCHANGED;
+  };
+  return html`<${FormDialog} title="Move to a folder" close=${close} action="Move" submit=${submit}><p><${Name}>${file.filename}</${Name}></p>
+    <${FolderField} bucketId=${file.bucket_id} value=${file.path || ""} />
+    <p class="quiet">A folder that does not exist yet is created. Links and permissions stay.</p></${FormDialog}>`;
 }

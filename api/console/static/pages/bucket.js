@@ -125,7 +125,7 @@ const menuColumn = ({ id, folder, may, after }) => ({
   ] : [
     f.status === "available" && { text: "Download", run: () => download(f) },
     { text: "Show", run: () => go(fileAddress(f)) },
-    may(f, "write") && { text: "Rename…", run: () => after(rename(f, f.kind)) },
+    may(f, "write") && { text: "Rename…", run: () => after(rename({ ...f, bucket_id: id }, f.kind)) },
     may(f, "write") && { text: "Move to a folder…", run: () => after(moveAll(id, [f], f.path || "")) },
     may(f, "admin") && { text: "Delete…", tone: "bad", run: () => after(removeAll(id, [f])) },
   ]} />`,

@@ -2,13 +2,13 @@
 import { html, useEffect, useRef } from "../html.js";
 import * as api from "../api.js";
 import { fileAddress, KINDS } from "../files.js";
-import { duration, size, speed } from "../format.js";
+import { counted, duration, size, speed } from "../format.js";
 import { fileAt, path } from "../path.js";
 import { otherConsoles, servesContent } from "../place.js";
 import { session } from "../session.js";
 import { joined } from "../folders/paths.js";
 import { ChooseFiles, offer } from "../uploads/drop.js";
-import { add, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
+import { add, busy, clearStored, discard, giveUp, isStored, pause, replace, resume, useUploads } from "../uploads/engine.js";
 import { forget, remembered, sentByATab } from "../uploads/memory.js";
 import { confirm } from "../ui/dialog.js";
 import { Action, Badge, Bar, Card, Empty, ErrorBox, Heading, Loading, Name, Time } from "../ui/parts.js";
@@ -20,13 +20,32 @@ const TONES = {
 const OFFSETS_ASKED_MAX = 10;
 const PAUSABLE = ["waiting", "starting", "comparing", "uploading", "retrying"];
 
+const SHOWN_MAX = 200; // rows: a tree has thousands of files, and each of them changes several times
+
+// What is under way or needs its user comes first where not all can be shown, then what waits, then what is stored.
+function shownOf(all) {
+  if (all.length <= SHOWN_MAX) return all;
+  const isIn = [(each) => !["waiting", "stored"].includes(each.state), (each) => each.state === "waiting", (each) => each.state === "stored"];
+  return isIn.flatMap((group) => all.filter(group)).slice(0, SHOWN_MAX);
+}
+
+// A row is drawn again only if its upload has changed: preact leaves alone what is the same element.
+const rowElements = new WeakMap();
+function rowOf(each) {
+  if (!rowElements.has(each)) rowElements.set(each, html`<${One} key=${each.id} each=${each} />`);
+  return rowElements.get(each);
+}
+
 export default function Uploads() {
   const here = useUploads();
-  const hasStored = here.some((each) => each.state === "stored");
+  const stored = here.filter((each) => each.state === "stored").length;
+  const hasStored = stored > 0;
   return html`<${Heading} title="Uploads" sub="Drop files or folders anywhere, on any page.">
       ${servesContent && html`<${ChooseFiles} />`}</${Heading}>
     ${here.length > 0 && html`<${Card} title="In this tab" actions=${hasStored && html`<button type="button" class="small outline" onClick=${clearStored}>Clear finished uploads</button>`}>
-      <ul class="uploads">${here.map((each) => html`<${One} key=${each.id} each=${each} />`)}</ul></${Card}>`}
+      ${here.length > SHOWN_MAX && html`<p class="under sum">${stored.toLocaleString("en")} of ${counted(here.length, "file")} are stored.
+        ${SHOWN_MAX} are shown, those that are under way first.</p>`}
+      <ul class="uploads">${shownOf(here).map(rowOf)}</ul></${Card}>`}
     <${Earlier} here=${here} />`;
 }
 
@@ -90,7 +109,7 @@ function Earlier({ here }) {
     }));
     const sent = await sentByATab(found.map((row) => row.file_uuid));
     return found.map((row) => ({ ...row, isSent: sent.has(row.file_uuid) }));
-  }, [here.length, here.filter((each) => each.state === "stored").length], { everyMs: 20_000 });
+  }, [here.length, busy(here) === 0], { everyMs: 20_000 });
   const own = new Set(here.map((each) => each.file_uuid));
   const rows = (data || []).filter((row) => !own.has(row.file_uuid));
   const marks = new Map(remembered(user).map((entry) => [entry.file_uuid, entry]));

@@ -79,6 +79,6 @@ export const EntryTarget = ({ entry }) => !isByMember(entry) && html`<${Target} 
 
 // One line of a list of events.
 export const Event = ({ entry }) => html`<li class="spread"><span class="one-line event"><${Name}>${who(entry)}</${Name}> <span
-    class="quiet">${didWhat(entry)}</span> <${EntryTarget} entry=${entry} />
+    class="quiet">${didWhat(entry)}</span> <span><${EntryTarget} entry=${entry} /></span>
     ${!isDone(entry) && html` <span class="quiet">(${entry.outcome.replaceAll("_", " ")})</span>`}</span>
   <span class="right"><${Time} at=${entry.time} /></span></li>`;

@@ -8,6 +8,7 @@ const SMALL_REM = 41.3; // a box of a phone: columns have their `small` widths
 const NAME_REM = 11; // of a column without a width, at least
 const NAME_SMALL_REM = 6.5;
 const MARK_REM = 2.4;
+const SPARE_REM = 3; // that the name gets before a hidden column comes back
 
 const rem = (width) => Number.parseFloat(width);
 
@@ -18,11 +19,16 @@ export function fitting(columns, boxRem, hasMarks) {
   const room = boxRem - (hasMarks ? MARK_REM : 0);
   const needed = (shown) => shown.reduce((sum, each) => sum + (each.rem || (isSmall ? NAME_SMALL_REM : NAME_REM)), 0);
   let shown = sized;
+  let hiddenLast = [];
   for (const hidden of HIDDEN_FIRST) {
     if (needed(shown) <= room) break;
+    hiddenLast = shown.filter((column) => column.hide === hidden);
     shown = shown.filter((column) => column.hide !== hidden);
   }
-  return shown;
+  if (isSmall) return shown;
+  const chosen = new Set(shown); // and of the class that was hidden last, what fits beside a wider name
+  for (const column of hiddenLast) if (needed([...chosen, column]) + SPARE_REM <= room) chosen.add(column);
+  return sized.filter((column) => chosen.has(column));
 }
 
 // Those of the box that `ref` is on, measured again whenever its width changes.

@@ -109,9 +109,10 @@ export function FormDialog({ title, close, submit, action = "Save", tone = "", c
   </form></${Dialog}>`;
 }
 
-// Asks before what cannot be undone, and does it: `run(work)` is awaited in the dialog. `names`: what it is about.
+// Asks before what cannot be undone, and does it: `run(work)` is awaited in the dialog. `names`: what it is about. `box`: what has to
+// be ticked first, if anything.
 // Resolves when nothing of it is under way any more, even where the dialog was closed before: then it is known what was done.
-export async function confirm({ title, names = [], text, action, run, tone = "danger" }) {
+export async function confirm({ title, names = [], text, action, run, tone = "danger", box }) {
   let running;
   const answer = await show(
     (close) => html`<${FormDialog} title=${title} close=${close} action=${action} tone=${tone} submit=${(_, work) => (running = run?.(work)) ?? true}>
@@ -119,7 +120,7 @@ export async function confirm({ title, names = [], text, action, run, tone = "da
         .slice(0, NAMES_SHOWN)
         .map((name) => html`<li><${Name}>${name}</${Name}></li>`)}
         ${names.length > NAMES_SHOWN && html`<li class="quiet">and ${names.length - NAMES_SHOWN} more</li>`}</ul>`}
-      <p>${text}</p></${FormDialog}>`,
+      <p>${text}</p>${box && html`<p class="banner warn"><label class="flag"><input type="checkbox" required name="others" /> ${box}</label></p>`}</${FormDialog}>`,
   );
   await Promise.resolve(running).catch(() => {}); // what it raised was shown
   return answer;

@@ -152,7 +152,8 @@ function tellStored({ batch, filename }) {
   else if (busy(all) === 0) {
     const stored = all.filter((each) => each.state === "stored").length;
     const isAll = stored === all.length;
-    notify(isAll ? `${stored} files are stored.` : `${stored} of ${all.length} files are stored: see Uploads.`, isAll ? "good" : "warn");
+    const [some, whole] = [stored, all.length].map((count) => count.toLocaleString("en"));
+    notify(isAll ? `${some} files are stored.` : `${some} of ${whole} files are stored: see Uploads.`, isAll ? "good" : "warn");
   }
 }
 

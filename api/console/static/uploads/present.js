@@ -1,10 +1,11 @@
-// Names that are already in the folders of an upload: they are found, and one dialog asks what happens to each.
+// Names that are already in the folders that files get into: they are found, and one dialog asks what happens to each.
 import { html, useState } from "../html.js";
 import * as api from "../api.js";
 import { counted } from "../format.js";
 import { Located } from "../folders/listing.js";
 import { joined, parentOf } from "../folders/paths.js";
 import { bucketAt, path } from "../path.js";
+import { isMine, ownersOf } from "../rights.js";
 import { Dialog, show } from "../ui/dialog.js";
 
 const AT_ONCE = 6;
@@ -13,12 +14,15 @@ const LISTED_MAX = 100_000;
 const LINES_MAX = 200;
 const CHOICES = { keep: "Keep both", replace: "Replace", skip: "Skip" };
 
-// What is to be uploaded, [{ bucket_id, path, filename }, ...], without what is skipped, and `replaces`: ids of the files
-// that are deleted once the new one is stored. `mayOnFile`: of useRights. Undefined if the user decides not to upload at all.
-export async function withoutClashes(wanted, base, mayOnFile) {
-  const clashes = await clashesOf(wanted, base, mayOnFile);
+// What is to be uploaded or moved, [{ bucket_id, path, filename }, ...], without what is skipped, and `replaces`: ids of the
+// files that are deleted once the other one is there. `mayOnFile`: of useRights. `moved`: ids of the files that are moved.
+// Undefined if the user decides to do nothing at all.
+export async function withoutClashes(wanted, base, mayOnFile, moved) {
+  const clashes = wanted.length > 0 ? await clashesOf(wanted, base, mayOnFile, moved || new Set()) : [];
   if (clashes.length === 0) return wanted;
-  const choices = await show((close) => html`<${Clashes} clashes=${clashes} close=${close} />`);
+  const how = moved ? "Replace moves the file first and then deletes the one that is there."
+    : "Replace stores the new file first and then deletes the old one.";
+  const choices = await show((close) => html`<${Clashes} clashes=${clashes} how=${how} close=${close} />`);
   if (!choices) return undefined;
   const chosen = new Map(clashes.map((clash, at) => [clash.wanted, { ...clash, choice: choices[at] }]));
   return wanted.flatMap((each) => {
@@ -28,8 +32,8 @@ export async function withoutClashes(wanted, base, mayOnFile) {
   });
 }
 
-// [{ wanted, present: [files], mayReplace }] of the names that are there.
-async function clashesOf(wanted, base, mayOnFile) {
+// [{ wanted, present: [files], mayReplace, others: [those of other users] }] of the names that are there.
+async function clashesOf(wanted, base, mayOnFile, moved) {
   const [{ bucket_id: bucketId }] = wanted;
   const byFolder = grouped(wanted);
   const found = [];
@@ -38,7 +42,10 @@ async function clashesOf(wanted, base, mayOnFile) {
     await atOnce(folders, async (folder) => {
       const ours = byFolder.get(folder);
       const files = await presentIn(bucketId, folder, new Set(ours.map((each) => each.filename)));
-      for (const each of ours) if (files.has(each.filename)) found.push({ wanted: each, present: files.get(each.filename) });
+      for (const each of ours) {
+        const present = (files.get(each.filename) || []).filter((file) => !moved.has(file.file_uuid));
+        if (present.length > 0) found.push({ wanted: each, present });
+      }
     });
   } catch (error) {
     // Members of a version without folders, or nothing that may be read: then the upload says what is wrong, if anything is.
@@ -46,7 +53,10 @@ async function clashesOf(wanted, base, mayOnFile) {
     throw error;
   }
   const mayDrop = (file) => mayOnFile({ ...file, bucket_id: bucketId }, "admin");
-  for (const clash of found) clash.mayReplace = clash.present.every(mayDrop);
+  for (const clash of found) {
+    clash.mayReplace = clash.present.every(mayDrop);
+    clash.others = clash.present.filter((file) => !isMine(file));
+  }
   const order = new Map(wanted.map((each, at) => [each, at]));
   return found.sort((a, b) => order.get(a.wanted) - order.get(b.wanted));
 }
@@ -105,21 +115,25 @@ async function presentIn(bucketId, folder, names) {
   return found;
 }
 
-function Clashes({ clashes, close }) {
+function Clashes({ clashes, how, close }) {
   const [choices, setChoices] = useState(() => clashes.map(() => "keep"));
   const all = choices.every((each) => each === choices[0]) ? choices[0] : "";
   const isFor = (choice, clash) => choice !== "replace" || clash.mayReplace;
-  const setAll = (choice) => setChoices(clashes.map((clash, at) => (isFor(choice, clash) ? choice : choices[at])));
+  // An admin may delete the files of all users, and any user may choose these names: each of them is asked about on its own.
+  const isForAll = (choice, clash) => isFor(choice, clash) && (choice !== "replace" || clash.others.length === 0);
+  const setAll = (choice) => setChoices(clashes.map((clash, at) => (isForAll(choice, clash) ? choice : choices[at])));
   const set = (index, choice) => setChoices(choices.map((each, at) => (at === index ? choice : each)));
   const kept = clashes.filter((clash) => !clash.mayReplace).length;
+  const others = clashes.filter((clash) => clash.mayReplace && clash.others.length > 0).flatMap((clash) => clash.others);
   return html`<${Dialog} wide close=${() => close()} title="${counted(clashes.length, "name is", "names are")} already there">
     <form onSubmit=${(event) => {
       event.preventDefault();
       close(choices);
     }}>
-    <p>Replace stores the new file first and then deletes the old one.${kept > 0 ? ` ${counted(kept, "file")} cannot be replaced: you may not delete ${kept === 1 ? "it" : "them"}.` : ""}</p>
+    <p>${how}${kept > 0 ? ` ${counted(kept, "file")} cannot be replaced: you may not delete ${kept === 1 ? "it" : "them"}.` : ""}</p>
+    ${others.length > 0 && html`<p class="banner warn">${counted(others.length, "file belongs", "files belong")} to other users: ${ownersOf(others)}. “Replace” for all leaves ${others.length === 1 ? "it" : "them"} alone.</p>`}
     ${clashes.length > 1 && html`<label>For all<select name="all" value=${all} onChange=${(event) => setAll(event.target.value)}>
-      ${!all && html`<option value="">As chosen below</option>`}${Object.entries(CHOICES).filter(([value]) => clashes.some((clash) => isFor(value, clash))).map(([value, text]) =>
+      ${!all && html`<option value="">As chosen below</option>`}${Object.entries(CHOICES).filter(([value]) => clashes.some((clash) => isForAll(value, clash))).map(([value, text]) =>
         html`<option value=${value}>${text}</option>`)}</select></label>`}
     <ul class="chosen clashes">${clashes.slice(0, LINES_MAX).map((clash, index) => html`<${One} key=${index} clash=${clash} choice=${choices[index]} isFor=${isFor}
       set=${(choice) => set(index, choice)} />`)}</ul>
@@ -131,5 +145,6 @@ function Clashes({ clashes, close }) {
 function One({ clash, choice, isFor, set }) {
   const whole = joined(clash.wanted.path, clash.wanted.filename);
   return html`<li><${Located} name=${clash.wanted.filename} folder=${clash.wanted.path} /><select aria-label="What happens to ${whole}" value=${choice} onChange=${(event) => set(event.target.value)}>
-    ${Object.entries(CHOICES).filter(([value]) => isFor(value, clash)).map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select></li>`;
+    ${Object.entries(CHOICES).filter(([value]) => isFor(value, clash)).map(([value, text]) => html`<option value=${value}>${value === "replace" && clash.others.length > 0
+      ? `Replace, with what belongs to ${ownersOf(clash.others)}` : text}</option>`)}</select></li>`;
 }

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from ca.errors import InvalidRequest, Unavailable
-from metadata.model.rules import RULES, NotInForce
+from coordinator.rpc.server import Refused
+from deploy.processes import free_ports
+from metadata.model.rules import OLDER_MEMBERS, RULES, NotInForce
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ProposeCall
 from metadata.protocol.commands import AddIntermediate, HashState, OpenSession, UpdateProjectFile
 from metadata.protocol.queries import CountSoleReplicas, GetView, ListNodes
@@ -77,6 +79,35 @@ async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the
     while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:  # it is still dialled
         await asyncio.sleep(0.01)
     assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
+
+
+async def test_query_that_all_coordinators_within_reach_are_too_old_for_is_refused_at_once(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    for one in coordinators:
+        one.refusal = by_an_older_version
+    (port,) = free_ports(1)
+    records = [one.record for one in coordinators]
+    client.update([*records, msgspec.structs.replace(records[0], coordinator_id="c3", peer_port=port)])
+    with pytest.raises(NotInForce, match="Upgrade it"):
+        await client.read(CountSoleReplicas(node_id="n1", others=[]), str, timeout_s=LONG_S)
+
+
+async def test_refusal_of_a_coordinator_that_nothing_will_change_soon_stays_one(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    """The state machine refuses with the same code what may be otherwise in a moment."""
+    change = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
+    for details, is_for_later in ((OLDER_MEMBERS, True), ("Look again.", False)):
+
+        def refuse(call: AnyCall, details: str = details) -> Refused | None:
+            return Refused(Unavailable.code, details) if isinstance(call, ProposeCall) else None
+
+        for one in coordinators:
+            one.refusal = refuse
+        with pytest.raises(Unavailable, match=details) as refused:
+            await client.propose(change, str, timeout_s=LONG_S)
+        assert isinstance(refused.value, NotInForce) == is_for_later
 
 
 async def test_what_older_coordinators_do_not_know_is_unavailable_until_they_are_upgraded(

@@ -1,0 +1,1 @@
+"""Tests of `node/cold`, and of cold replicas in a store."""

@@ -4,8 +4,9 @@ import hashlib
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,28 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20
 
 
 class Storm:
-    """The blobs that must be there, by their names."""
+    """The blobs that must be there, by their names, and what goes on with them."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, owner: BlobStore, seed: int) -> None:
+        self._owner, self._seed = owner, seed
+        self._contents = [version(number, of=9, size_bytes=SIZE_BYTES) for number in range(6)]
+        self._lock, self._is_over = threading.Lock(), threading.Event()
         self.live: dict[str, bytes] = {}
         self.faults: list[BaseException] = []
-        self.is_over = threading.Event()
 
-    def guarded(self, work: Callable[[], None]) -> threading.Thread:
+    def run(self, workers: Sequence[BlobStore]) -> None:
+        """Let these write, while the owner collects and reads."""
+        writing = [self._thread(partial(self._write, each, at)) for at, each in enumerate(workers)]
+        beside = [self._thread(self._tidy), self._thread(self._read)]
+        for thread in (*writing, *beside):
+            thread.start()
+        for thread in writing:
+            thread.join()
+        self._is_over.set()
+        for thread in beside:
+            thread.join()
+
+    def _thread(self, work: Callable[[], None]) -> threading.Thread:
         def run() -> None:
             try:
                 work()
@@ -39,6 +53,44 @@ class Storm:
                 self.faults.append(fault)
 
         return threading.Thread(target=run)
+
+    def _write(self, store: BlobStore, number: int) -> None:
+        dice = random.Random(100 * self._seed + number)
+        for _ in range(WRITES):
+            content = dice.choice(self._contents)
+            name, act = hashlib.sha256(content).hexdigest(), dice.random()
+            if act < 0.3:
+                with self._lock:
+                    self.live.pop(name, None)
+                    store.cold.remove(name)
+            elif act < 0.5:
+                write_cold(store, content, dies_at=dice.randrange(3))
+            elif name not in self.live:
+                write_cold(store, content)
+                with self._lock:
+                    self.live[name] = content
+                    if not store.cold.has_name(name):
+                        del self.live[name]  # the other one has removed it meanwhile
+
+    def _tidy(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                collect(self._owner.cold.chunks, self._owner.cold.manifests)
+            except DraftsChanged:
+                continue
+            packs = self._owner.cold.chunks.packs
+            packs.seal()
+            for pack in packs.index.packs():
+                if pack.is_sealed:
+                    rewrite(packs, pack)
+
+    def _read(self) -> None:
+        dice = random.Random(self._seed)
+        while not self._is_over.is_set():
+            with self._lock:
+                if self.live:
+                    name = dice.choice(sorted(self.live))
+                    assert read(self._owner, name) == self.live[name]
 
 
 def write_cold(store: BlobStore, content: bytes, *, dies_at: int = -1) -> str:
@@ -63,64 +115,10 @@ def write_cold(store: BlobStore, content: bytes, *, dies_at: int = -1) -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_named_stays_and_nothing_else(tmp_path: Path, seed: int) -> None:
-    storm, names = Storm(), [version(number, of=9, size_bytes=SIZE_BYTES) for number in range(6)]
     with ExitStack() as opened:
         owner, *workers = (opened.enter_context(closing(BlobStore(tmp_path))) for _ in range(3))
-
-        def write(store: BlobStore, dice: random.Random) -> None:
-            for _ in range(WRITES):
-                content = dice.choice(names)
-                name = hashlib.sha256(content).hexdigest()
-                if dice.random() < 0.3:
-                    with storm.lock:
-                        storm.live.pop(name, None)
-                        store.cold.remove(name)
-                    continue
-                if dice.random() < 0.2:
-                    write_cold(store, content, dies_at=dice.randrange(3))
-                    continue
-                with storm.lock:
-                    is_new = name not in storm.live
-                if is_new:
-                    write_cold(store, content)
-                    with storm.lock:
-                        storm.live[name] = content
-                        if not store.cold.has_name(name):
-                            del storm.live[name]  # the other one has removed it meanwhile
-
-        def tidy() -> None:
-            while not storm.is_over.is_set():
-                try:
-                    collect(owner.cold.chunks, owner.cold.manifests)
-                except DraftsChanged:
-                    continue
-                packs = owner.cold.chunks.packs
-                packs.seal()
-                for pack in packs.index.packs():
-                    if pack.is_sealed:
-                        rewrite(packs, pack)
-
-        def read_some() -> None:
-            dice = random.Random(seed)
-            while not storm.is_over.is_set():
-                with storm.lock:
-                    if not storm.live:
-                        continue
-                    name = dice.choice(sorted(storm.live))
-                    assert read(owner, name) == storm.live[name]
-
-        writing = [
-            storm.guarded(lambda store=store, at=at: write(store, random.Random(100 * seed + at)))  # type: ignore[misc]
-            for at, store in enumerate(workers)
-        ]
-        beside = [storm.guarded(tidy), storm.guarded(read_some)]
-        for thread in (*writing, *beside):
-            thread.start()
-        for thread in writing:
-            thread.join()
-        storm.is_over.set()
-        for thread in beside:
-            thread.join()
+        storm = Storm(owner, seed)
+        storm.run(workers)
         assert not storm.faults, storm.faults
         found = collect(owner.cold.chunks, owner.cold.manifests)
         assert (found.missing, found.damaged) == ([], [])
@@ -129,12 +127,10 @@ def test_what_is_named_stays_and_nothing_else(tmp_path: Path, seed: int) -> None
             assert read(owner, name) == content
             with owner.cold.open(name) as blob:
                 needed |= set(blob.manifest.ids())
-        present = {row.sha256 for row in owner.cold.chunks.rows(bytes(32), b"\xff" * 33)}
-        assert sorted(storm.live) == list(owner.iterate())
-        assert present == needed
+        assert {row.sha256 for row in owner.cold.chunks.rows(bytes(32), b"\xff" * 33)} == needed
         assert sorted(storm.live) == list(owner.iterate())
         assert os.listdir(owner.cold.manifests.drafts) == []
         for name in storm.live:
             assert owner.delete(name)
-        with pytest.raises(BlobMissing):
-            owner.open(next(iter(storm.live), "0" * 64))
+            with pytest.raises(BlobMissing):
+                owner.open(name)

@@ -81,7 +81,7 @@ async def test_other_nodes_read_a_cold_replica(tmp_path: Path, peer_authority: A
         assert await get(one, "n2", {"Range": "bytes=4194300-4194310"}) == (206, CONTENT[4194300:4194311])
         state = await one.services.pulls.pull(FinishedBlob(SHA256, len(CONTENT)), ["n2"])
         assert state.is_here
-        assert one.services.blobs.has_file(SHA256)
+        assert one.services.blobs.cold.has_name(SHA256)
         assert await download(one, ["n2"]) == CONTENT
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from metadata.model import safety_limits
 from metadata.model.records import DEFAULT_BUCKET_ID
 from metadata.model.rules import RULES
 from metadata.protocol.commands import UpdateBucket
@@ -174,3 +175,24 @@ async def test_chunks_that_an_earlier_process_has_left_stay_for_a_while(keeper: 
     keeper.custody.cold._first_at_s = 0.0  # that time is over
     await keeper.custody.cold.do_due()
     assert keeper.blobs.cold.chunks.totals()[0] == 0
+
+
+async def test_chunk_of_many_replicas_that_is_rotten_does_not_stop_the_scrub(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sector of a disk, and most replicas of the node have it."""
+    monkeypatch.setattr(safety_limits, "SAFETY_BLOBS_MAX", 1)
+    beginning = version(0, size_bytes=400_000)
+    names = [
+        store(keeper, 0, create(ADMIN, f"file{number}"), beginning + number.to_bytes(2, "big") * 100_000)
+        for number in range(6)
+    ]
+    await freeze(keeper, 2 * DAY_S)
+    with keeper.blobs.cold.open(names[0]) as blob:
+        shared = next(iter(blob.manifest.ids()))
+    rows = [row for row in keeper.blobs.cold.chunks.rows(bytes(32), b"\xff" * 33) if row.sha256 == shared]
+    keeper.blobs.cold.chunks.remove(rows)
+    counts = await until_scrubbed(keeper)
+    assert (counts["looked"], counts["damaged"], counts["with_damaged_chunks"]) == (6, 0, 6)
+    assert keeper.blobs.cold.damaged_chunks(10) == [shared]
+    assert keeper.on_disk() == sorted(names)

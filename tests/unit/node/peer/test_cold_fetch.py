@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage, Unavailable
-from node.cold.manifest import CHUNK_BYTES_MAX, Chunk, ManifestInvalid, decode_list, encode_chunks
+from node.cold.manifest import CHUNK_BYTES_MAX, ContentChunk, ManifestInvalid, decode_list, encode_chunks
 from node.custody.freezing import freeze
 from node.peer import cold_fetch, range_fetch
 from node.peer.cold_fetch import RANGE_BYTES, ColdFetches, ranges_of
@@ -213,8 +213,8 @@ def telling(raw: bytes) -> Answering:
 def wrong_lists() -> list[bytes]:
     size, chunk = len(NEW), 512 << 10
     stops = [*range(chunk, size, chunk), size]
-    other = [Chunk(bytes([n % 256]) * 32, stop - 1, stop) for n, stop in enumerate(stops)]
-    own = [Chunk(hashlib.sha256(OLD[:chunk]).digest(), stop - 1, stop) for stop in stops]
+    other = [ContentChunk(bytes([n % 256]) * 32, stop - 1, stop) for n, stop in enumerate(stops)]
+    own = [ContentChunk(hashlib.sha256(OLD[:chunk]).digest(), stop - 1, stop) for stop in stops]
     too_many, cut_off = b"\0" * (size // 50), encode_chunks(other)[:-40]
     return [b"", b"x" * 39, encode_chunks(other), encode_chunks(own), cut_off, too_many]
 
@@ -251,13 +251,13 @@ def test_lists_are_bounded_by_the_size() -> None:
     for raw in wrong_lists()[:2] + wrong_lists()[4:]:
         with pytest.raises(ManifestInvalid):
             decode_list(raw, SHA256, len(NEW))
-    tiny = encode_chunks([Chunk(b"i" * 32, at, at + 1) for at in range(len(version(0)) // 1000)])
+    tiny = encode_chunks([ContentChunk(b"i" * 32, at, at + 1) for at in range(len(version(0)) // 1000)])
     with pytest.raises(ManifestInvalid):
         decode_list(tiny, SHA256, len(version(0)) // 1000)
 
 
 def test_ranges_join_chunks_that_follow_each_other_up_to_their_limit() -> None:
-    chunks = [Chunk(bytes([n]) * 32, n * MIB, (n + 1) * MIB) for n in range(20)]
+    chunks = [ContentChunk(bytes([n]) * 32, n * MIB, (n + 1) * MIB) for n in range(20)]
     wanted = {chunk.id for chunk in chunks if chunk.start != 4 * MIB}
     found = ranges_of([*chunks, chunks[0]], wanted)
     assert [(group[0].start // MIB, group[-1].stop // MIB) for group in found] == [(0, 4), (5, 13), (13, 20)]
@@ -280,7 +280,10 @@ async def test_custody_notes_that_there_may_be_cold_replicas_before_one_is_place
     assert told == [False, True]
 
 
-async def test_attempt_that_fails_is_noticed_by_the_next_collection(nodes: list[Node]) -> None:
+async def test_attempt_that_fails_is_noticed_by_the_next_collection(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
     await keep(nodes[1], NEW)
     manifests, lost = nodes[0].services.blobs.cold.manifests, False
     before = manifests.state()
