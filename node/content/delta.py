@@ -46,7 +46,7 @@ async def file_chunks(request: web.Request) -> web.StreamResponse:
 
 
 async def find_base(services: NodeServices, caller: Caller, file_uuid: str) -> ContentRecord:
-    """Return the content that a caller may use as a base. Raises NotFound, for whatever reason it is none."""
+    """Return the content that a caller may use as a base. Raises NotFound in all other cases."""
     try:
         return await services.records.read(caller, file_uuid)
     except (NotFound, Forbidden, Gone, Conflict) as error:

@@ -1,7 +1,7 @@
 """The list of the chunks of a blob, encoded as in a manifest. Shared by clients' lists and cold fetches.
 
-A chunk is told by its SHA-256, and where it ends. A cold replica has the list. The content of a hot one is cut for it, which costs a pass over its bytes.
-`node/cold/manifest.py` has the format.
+An entry has the SHA-256 of a chunk, and the place where it ends. A cold replica has the list. The content
+of a hot one is cut for it, which costs a pass over its bytes. `node/cold/manifest.py` has the format.
 """
 
 from collections.abc import AsyncGenerator

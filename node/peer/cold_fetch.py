@@ -5,8 +5,8 @@ others come as ranges of the blob, are compared with their SHA-256 and stored. A
 back from the medium, and the whole is compared with the name of the blob, before the manifest is placed. So
 a wrong list, and a source that changes meanwhile, cost time only.
 
-What cannot be had in this way is left to `node/peer/fetch.py`: it knows damaged copies, and finds out which
-node sends wrong bytes. Stored chunks survive a crash of this node. The next attempt finds them, unless a
+If this fails, `node/peer/fetch.py` fetches the file: it knows damaged copies, and finds the node that sends
+wrong bytes. Stored chunks survive a crash of this node. The next attempt finds them, unless a
 collection has deleted them.
 """
 

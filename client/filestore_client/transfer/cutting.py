@@ -1,6 +1,6 @@
 """Cuts content into chunks as nodes do. Apart from deltas: it needs an optional library.
 
-That is in `filestore-client[delta]`. A node's `node/cold/cutting.py` has the same numbers, and
+`filestore-client[delta]` installs it. A node's `node/cold/cutting.py` has the same numbers, and
 `tests/unit/filestore_client/test_delta.py` compares both.
 """
 
