@@ -3,6 +3,8 @@
 Providers are for admins. Who signs in needs no credential: the sealed attempt or renewal is one. The leader
 does the work; this process builds the redirect URI, which is never an address that a request has chosen, and
 records what happened.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """
 
 from collections.abc import Mapping

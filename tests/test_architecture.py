@@ -11,7 +11,7 @@ from tests.test_tidy import committed_files
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("architecture", "walks", "invariants", "modules")
 PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in PARTS)
-AFTERNOON_LINES_MAX = 4170
+AFTERNOON_LINES_MAX = 4320
 NAMED = re.compile(r"`([^`\n]+)`")
 
 

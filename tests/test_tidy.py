@@ -15,6 +15,7 @@ import pytest
 from api.documentation import Documentation
 from api.routes import METADATA
 from node.content.routes import OPERATIONS
+from release.client import BEGIN, END
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy")
@@ -110,6 +111,12 @@ def test_there_is_something_to_check() -> None:
     assert len(SOURCES) > 10
 
 
+def made_lines(lines: list[str]) -> list[str]:
+    """The part that `release.client` writes: it is read where it is declared."""
+    begin, end = BEGIN.strip(), END.strip()
+    return lines[lines.index(begin) : lines.index(end) + 1] if begin in lines else []
+
+
 def test_files_and_their_functions_and_lines_are_short() -> None:
     faults = []
     for path in SOURCES:
@@ -122,8 +129,9 @@ def test_files_and_their_functions_and_lines_are_short() -> None:
                 length = (found.end_lineno or found.lineno) - found.lineno + 1
                 if length > FUNCTION_LINES_MAX:
                     faults.append(f"{name_of(path)}:{found.lineno}: {found.name} has {length} lines")
-        if len(lines) > FILE_LINES_MAX:
-            faults.append(f"{name_of(path)} has {len(lines)} lines")
+        written = len(lines) - len(made_lines(lines))
+        if written > FILE_LINES_MAX:
+            faults.append(f"{name_of(path)} has {written} lines")
     assert not faults, "; ".join(faults)
 
 

@@ -1,4 +1,7 @@
-"""Bodies of identity providers, and of signing in with them."""
+"""Bodies of identity providers, and of signing in with them.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
+"""
 
 from typing import Annotated, Literal
 

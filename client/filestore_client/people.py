@@ -1,4 +1,7 @@
-"""Groups of users, their sessions, and invitations. Apart from `administration`, which is long."""
+"""Groups of users, their sessions, and invitations. Apart from `administration`, which is long.
+
+Tested by tests/cluster/test_command_people.py.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 

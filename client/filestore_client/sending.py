@@ -1,6 +1,8 @@
 """The steps of an upload whose record exists: what an earlier run left, its base, its bytes, the comparison.
 
 Shared by the kinds of content in `files`, which puts the steps together.
+
+Tested by tests/cluster/test_delta_uploads.py.
 """
 
 from collections.abc import Mapping

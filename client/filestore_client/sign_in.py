@@ -1,4 +1,7 @@
-"""Identity providers, and signing in with them."""
+"""Identity providers, and signing in with them.
+
+Tested by tests/sso/test_command.py.
+"""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -1,6 +1,8 @@
 """Reads the snapshots of the metadata that this coordinator has, while the cluster runs.
 
 A snapshot is opened read-only, in a thread; nothing of it is loaded but what was asked for.
+
+Tested by tests/cluster/test_snapshots.py.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Whether a provider works: `filestore sso test`, step by step, as the leading coordinator sees it."""
+"""Whether a provider works: `filestore sso test`, step by step, as the leading coordinator sees it.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
+"""
 
 from collections.abc import Iterator
 from typing import Final

@@ -2,6 +2,8 @@
 
 Endpoints and keys are kept for MEMORY_S. A token that is signed with an unknown key has the keys fetched
 again, at most a few times a minute: providers replace their keys, and any token can name a key.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 So no coordinator remembers who is signing in, and another one may lead when the person returns. The seal is
 made with the cluster key (AES-256-GCM) and the purpose: an attempt is no renewal, and its holder can neither
 read nor alter it.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """
 
 import base64

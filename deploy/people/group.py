@@ -1,4 +1,7 @@
-"""`filestore group`: groups of users, their members and what they were granted."""
+"""`filestore group`: groups of users, their members and what they were granted.
+
+Tested by tests/cluster/test_command_people.py.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final

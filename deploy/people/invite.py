@@ -1,4 +1,7 @@
-"""`filestore user invite`, `invitations` and `uninvite`: links with which people get their first token."""
+"""`filestore user invite`, `invitations` and `uninvite`: links with which people get their first token.
+
+Tested by tests/cluster/test_command_people.py.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial

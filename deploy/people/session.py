@@ -1,4 +1,7 @@
-"""`filestore session`: the sessions of a user. Apart from `account`, which prints them as well."""
+"""`filestore session`: the sessions of a user. Apart from `account`, which prints them as well.
+
+Tested by tests/cluster/test_command_people.py.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final

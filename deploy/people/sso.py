@@ -1,4 +1,7 @@
-"""`filestore sso`: identity providers, with which people sign in."""
+"""`filestore sso`: identity providers, with which people sign in.
+
+Tested by tests/sso/test_command.py.
+"""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The records about snapshots of the metadata, and about what they contain. Pure."""
+"""The records about snapshots of the metadata, and about what they contain. Pure.
+
+Tested by tests/unit/coordinator/machine/test_snapshots.py.
+"""
 
 from typing import Final
 

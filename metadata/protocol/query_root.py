@@ -1,4 +1,7 @@
-"""The root of all queries. Apart from `queries`, which imports them all: it cuts a circle."""
+"""The root of all queries. Apart from `queries`, which imports them all: it cuts a circle.
+
+Tested by tests/unit/metadata/protocol/test_invalidation.py.
+"""
 
 from msgspec import Struct
 

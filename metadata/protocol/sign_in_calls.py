@@ -3,6 +3,8 @@
 The leader alone talks to providers. What it must remember of a sign-in travels sealed, with the client: the
 *attempt* until the person returns from the provider, and the *renewal* with the provider's refresh token.
 Secrets are in no repr.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """
 
 from typing import Annotated, Literal

@@ -1,4 +1,7 @@
-"""Questions about identity providers and their people. Apart from `queries`, which is full."""
+"""Questions about identity providers and their people. Apart from `queries`, which is full.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
+"""
 
 from msgspec import Struct
 

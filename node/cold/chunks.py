@@ -5,6 +5,8 @@ of the node finds them. All calls block, and raise OSError. For any thread.
 
 A chunk that is here may be deleted at any time, unless a manifest or a draft (`node/cold/manifests.py`) names
 it: name it there first, then `affirm` it or `put` it.
+
+Tested by tests/unit/node/cold/test_cold_store.py.
 """
 
 import hashlib

@@ -4,6 +4,8 @@ See docs/cold.md, "Collection". All calls block.
 
 Only the first process of a node does this. The order of the steps is what makes it safe: chunks are listed
 before the drafts, drafts before the manifests, and a chunk that was affirmed since it was listed stays.
+
+Tested by tests/unit/node/cold/test_cold_storm.py.
 """
 
 import os

@@ -3,6 +3,8 @@
 The order of the steps is what makes a crash harmless: the file goes last, after its chunks and its manifest
 are durable and were read back. A step that fails leaves the file, and chunks that the next collection
 deletes.
+
+Tested by tests/unit/node/cold/test_cold_store.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

@@ -2,6 +2,8 @@
 
 An entry has the SHA-256 of a chunk, and the place where it ends. A cold replica has the list. The content
 of a hot one is cut for it, which costs a pass over its bytes. `node/cold/manifest.py` has the format.
+
+Tested by tests/cluster/test_delta_uploads.py.
 """
 
 from collections.abc import AsyncGenerator

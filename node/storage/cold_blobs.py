@@ -2,6 +2,8 @@
 
 A file or a packed blob of the same name goes before a cold one. All calls block, except those that say
 otherwise. They raise OSError, unless they say FilestoreError. For any thread.
+
+Tested by tests/unit/node/cold/test_cold_store.py.
 """
 
 import os

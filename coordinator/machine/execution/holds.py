@@ -5,6 +5,8 @@ A held blob has a row with the newest snapshot that refers to it, and one refere
 repaired, moved and checked like those of files. Holds end in the order of the snapshots. So the newest one
 decides, and no snapshot needs a list of its content. A file is in a snapshot if it was created before the
 last entry of the snapshot, and deleted after it; while a snapshot is being made, any file may be.
+
+Tested by tests/unit/coordinator/machine/test_snapshots.py.
 """
 
 import sqlite3

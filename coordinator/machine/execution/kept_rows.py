@@ -3,6 +3,8 @@
 A file's rows are those of `files`, of its kind, and of what else has its sequence. Public links are left out:
 they end with the deletion. A permission of a user comes back only if no command has ended that user's
 permissions since: the document has the generations of these users, which such a command raises.
+
+Tested by tests/unit/coordinator/machine/test_trash.py.
 """
 
 import sqlite3

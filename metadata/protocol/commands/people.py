@@ -1,4 +1,7 @@
-"""Commands about people: groups, sessions, invitations. Apart from `access`: none is older than rules 6."""
+"""Commands about people: groups, sessions, invitations. Apart from `access`: none is older than rules 6.
+
+Tested by tests/unit/coordinator/machine/people/test_groups.py.
+"""
 
 from msgspec import UNSET, UnsetType
 

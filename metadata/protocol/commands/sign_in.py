@@ -1,4 +1,7 @@
-"""Commands about identity providers and their people. Apart from `access`: none is older than rules 6."""
+"""Commands about identity providers and their people. Apart from `access`: none is older than rules 6.
+
+Tested by tests/unit/coordinator/sign_in/test_flows.py.
+"""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""Commands about the trash and the protection of files. Apart from those of files, which fill a module."""
+"""Commands about the trash and the protection of files. Apart from those of files, which fill a module.
+
+Tested by tests/unit/coordinator/machine/test_trash.py.
+"""
 
 from msgspec import UNSET, UnsetType
 
