@@ -29,7 +29,7 @@ from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import check_names, check_user_id
 from metadata.model.listed_records import GrantPage, GroupPage, GroupRecord, MemberPage
 from metadata.protocol.commands import AddMembers, DeleteGroup, PutGroup, RemoveMember
-from metadata.protocol.queries import FindGroup, ListGroupPermissions, ListGroups, ListMembers
+from metadata.protocol.people_queries import FindGroup, ListGroupPermissions, ListGroups, ListMembers
 from web.app import json_response, read_json
 
 _GROUPS: Final = "/api/v1/groups"

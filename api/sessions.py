@@ -34,7 +34,7 @@ from ca.errors import Conflict, Gone, NotFound
 from metadata.model.listed_records import InvitationPage, InvitationRecord, SessionPage
 from metadata.model.records import UserRecord
 from metadata.protocol.commands import CreateInvitation, EndSession, EndSessions, RevokeInvitation
-from metadata.protocol.queries import CheckInvitation, ListInvitations, ListSessions
+from metadata.protocol.people_queries import CheckInvitation, ListInvitations, ListSessions
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 

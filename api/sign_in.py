@@ -40,7 +40,7 @@ from metadata.model.providers import Provider, ProviderRecord
 from metadata.model.records import Caller
 from metadata.protocol import sign_in_calls as calls
 from metadata.protocol.commands import DeleteProvider
-from metadata.protocol.sign_in_queries import FindProvider
+from metadata.protocol.people_queries import FindProvider
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json, request_id
 from web.web_access import client_address

@@ -25,9 +25,9 @@ from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict, PayloadTooLarge, RateLimited
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.snapshot_records import RevivedFile, SnapshotFilePage, SnapshotPage, SnapshotRecord
-from metadata.protocol.calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from metadata.protocol.commands import CreateBackup, CreateProjectFile, CreateVm, ReviveFile
 from metadata.protocol.queries import GetSnapshot, ListSnapshots
+from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from runtime.timestamps import rfc3339
 from web.app import json_response, read_json
 

@@ -262,8 +262,7 @@ class _Member:
         contexts: MemberContexts,
     ) -> None:
         self._own_id = config.id
-        self._ledger = ledger
-        self._contexts = contexts
+        self._ledger, self._contexts = ledger, contexts
         credential = contexts.credential
         self.removed = removed
         self.view = StateView(ledger.store)

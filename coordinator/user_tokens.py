@@ -29,8 +29,8 @@ from metadata.protocol.calls import (
     TicketReply,
 )
 from metadata.protocol.commands import AdmitUser, RecordSession, RedeemInvitation
+from metadata.protocol.people_queries import FindProviderOfUser
 from metadata.protocol.queries import AnyQuery, CheckAdmin, GetContent, GetUser
-from metadata.protocol.sign_in_queries import FindProviderOfUser
 
 LABEL_DEFAULT: Final = "token"  # of a session whose maker has said nothing
 

@@ -22,7 +22,6 @@ from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, FileRecord, Manifest
 from metadata.model.snapshot_records import SnapshotFilePage
-from metadata.protocol.calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from metadata.protocol.commands import (
     CreateBackup,
     CreateFile,
@@ -31,6 +30,7 @@ from metadata.protocol.commands import (
     StoredContent,
 )
 from metadata.protocol.queries import LIST_LIMIT_MAX
+from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from runtime.stopping import Stop, run_in_thread
 
 STOP_STEPS: Final = 10_000  # of SQLite, between two looks whether the caller still waits

@@ -44,7 +44,7 @@ from coordinator.machine.execution.access import Users
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.replies import Sessions
 from coordinator.machine.people import groups, invitations, providers, user_sessions
-from metadata.protocol import commands, queries, sign_in_queries
+from metadata.protocol import commands, people_queries, queries
 from metadata.protocol.commands import Envelope, Reply
 
 _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
@@ -142,16 +142,16 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindUser: users.find,
     queries.CheckPrincipal: users.check_principal,
     queries.ListUsers: users.list_page,
-    sign_in_queries.FindProvider: providers.find,
-    sign_in_queries.MatchIdentity: users.match_identity,
-    sign_in_queries.FindProviderOfUser: providers.find_of_user,
-    queries.FindGroup: groups.find,
-    queries.ListGroups: groups.list_page,
-    queries.ListMembers: groups.list_members,
-    queries.ListGroupPermissions: permissions.list_of_group,
-    queries.ListSessions: user_sessions.list_page,
-    queries.ListInvitations: invitations.list_page,
-    queries.CheckInvitation: users.check_invitation,
+    people_queries.FindProvider: providers.find,
+    people_queries.MatchIdentity: users.match_identity,
+    people_queries.FindProviderOfUser: providers.find_of_user,
+    people_queries.FindGroup: groups.find,
+    people_queries.ListGroups: groups.list_page,
+    people_queries.ListMembers: groups.list_members,
+    people_queries.ListGroupPermissions: permissions.list_of_group,
+    people_queries.ListSessions: user_sessions.list_page,
+    people_queries.ListInvitations: invitations.list_page,
+    people_queries.CheckInvitation: users.check_invitation,
     queries.CheckAdmin: users.check_admin,
     queries.CheckNewFile: files.check,
     queries.CheckJoinToken: join_tokens.check,

@@ -46,15 +46,8 @@ from metadata.protocol.commands import (
     RedeemInvitation,
     RevokeUser,
 )
-from metadata.protocol.queries import (
-    CheckAdmin,
-    CheckInvitation,
-    CheckPrincipal,
-    FindUser,
-    GetUser,
-    ListUsers,
-)
-from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
+from metadata.protocol.people_queries import CheckInvitation, KnownIdentity, MatchIdentity
+from metadata.protocol.queries import CheckAdmin, CheckPrincipal, FindUser, GetUser, ListUsers
 
 # Deleted users have no roles.
 _IS_HELD = "SELECT EXISTS (SELECT 1 FROM users, json_each(users.roles) held WHERE held.value = ?)"

@@ -24,6 +24,7 @@ from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound, Unaut
 from ca.idtoken import Expected, InvalidIdToken
 from ca.keys import WrongClusterKey
 from coordinator.admin.authority import SigningAuthority
+from coordinator.machine.people.providers import find_sealed
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.rpc.server import Refused
 from coordinator.sign_in.examination import examine
@@ -35,6 +36,7 @@ from metadata.model.records import Caller, UserRecord
 from metadata.model.rules import PROVIDERS_SIGN_IN, require
 from metadata.protocol.calls import MintReply
 from metadata.protocol.commands import AdmitIdentity, AnyCommand, PutProvider
+from metadata.protocol.people_queries import KnownIdentity, MatchIdentity
 from metadata.protocol.queries import AnyQuery, CheckAdmin
 from metadata.protocol.sign_in_calls import (
     EndSignInCall,
@@ -47,7 +49,6 @@ from metadata.protocol.sign_in_calls import (
     StartSignInReply,
     TestProviderCall,
 )
-from metadata.protocol.sign_in_queries import KnownIdentity, MatchIdentity
 from runtime.bounds import LABEL_CHARS_MAX
 
 ATTEMPT_MS: Final = 600_000  # for a person at the provider's page
@@ -132,7 +133,7 @@ class SignInFlows:
         purpose = provider.purpose(is_command=is_command)
         if secret is not None:
             return self._authority.seal(secret.encode(), purpose=purpose) if secret else b""
-        known = self._store.sealed_provider(provider.name)
+        known = self._sealed_provider(provider.name)
         present = b"" if known is None else known[2] if is_command else known[1]
         if present:
             try:
@@ -142,9 +143,12 @@ class SignInFlows:
                 raise InvalidRequest(f"{field}: is required, as issuer or client have changed") from error
         return present
 
+    def _sealed_provider(self, name: str) -> tuple[Provider, bytes, bytes] | None:
+        return self._store.read_with(lambda db: find_sealed(db, name))
+
     async def _client(self, name: str, *, is_new: bool = False) -> ProviderClient:
         """Return the client of a provider as it is configured now. Raises NotFound."""
-        stored = self._store.sealed_provider(name)
+        stored = self._sealed_provider(name)
         if stored is None:
             self._clients.pop(name, None)
             raise NotFound("There is no such provider.")

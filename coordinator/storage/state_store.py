@@ -21,7 +21,6 @@ from coordinator import machine
 from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.execution import slice_changes
-from coordinator.machine.people import providers
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
@@ -29,7 +28,6 @@ from coordinator.storage.database import connect, known_rules, newest_key, prepa
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
-from metadata.model.providers import Provider
 from metadata.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 from metadata.protocol.commands import Bootstrap, RaiseRules, decode_envelope
 from metadata.protocol.queries import AnyQuery
@@ -274,11 +272,6 @@ class Store:
         if found is None:
             raise Internal(f"the state holds no {purpose} key")
         return found
-
-    def sealed_provider(self, name: str) -> tuple[Provider, bytes, bytes] | None:
-        """Return a provider with the sealed secrets of its client and of the command's; None if unknown."""
-        with self._read() as db:
-            return providers.find_sealed(db, name)
 
     def token_generation(self, user_id: str) -> int | None:
         """Return the generation of valid tokens of this user; None if it is unknown or disabled."""

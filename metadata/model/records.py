@@ -15,14 +15,10 @@ from runtime.bounds import IMAGES_MAX, Count, Label, Parts, Pem, Span, Text, Tok
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE, SERVICE_ROLE = "admin", "service"
-PROJECT_FILE = "project_file"  # the kinds of file
-VM = "vm"
-BACKUP = "backup"
+PROJECT_FILE, VM, BACKUP = "project_file", "vm", "backup"  # the kinds of file
 PARTIAL: Final = "partial"  # no kind: a partial upload, which is no file and becomes none
 SCHEDULE = "schedule"  # the initiator of scheduled runs
-VOTER = "voter"
-LEARNER = "learner"
-REMOVED = "removed"
+VOTER, LEARNER, REMOVED = "voter", "learner", "removed"
 HEALTHY: Final = "healthy"  # the states of a node that the log knows
 DOWN: Final = "down"
 RETURNING: Final = "returning"
@@ -279,9 +275,8 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all.
 
     `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
-    UploadRecord. `trash_days`, unset for the cluster's, and `protect_days`: as in UpdateBucket. `trash_files`
-    and `trash_bytes`: number and size of the files in its trash; unset for none. `storage`: hot or cold;
-    unset for auto.
+    UploadRecord. `trash_days`, unset for the cluster's, `protect_days` and `storage`, unset for auto: as in
+    UpdateBucket. `trash_files` and `trash_bytes`: number and size of the files in its trash; unset for none.
     """
 
     bucket_id: str

@@ -13,9 +13,10 @@ from msgspec import Struct
 from metadata.model.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
 from metadata.model.replica_records import ReplicaCounts
 from metadata.model.snapshot_records import HeldContent
-from metadata.protocol.commands import AnyCommand, CreateBackup, CreateProjectFile, CreateVm
+from metadata.protocol.commands import AnyCommand
 from metadata.protocol.queries import AnyQuery
 from metadata.protocol.sign_in_calls import SignInCall
+from metadata.protocol.snapshot_calls import SnapshotFileCall, SnapshotFilesCall
 from runtime.bounds import Count, Label, Names, NodeIds, Pem, Text
 
 DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED = "ok", "low", "full", "failed"
@@ -306,36 +307,6 @@ class SnapshotCall(Struct, frozen=True, tag="snapshot"):
     """
 
     index_min: Count
-
-
-class SnapshotFilesCall(Struct, frozen=True, tag="snapshot_files"):
-    """A page of the files in a snapshot that this coordinator has. Admins only. Answers a SnapshotFilePage.
-
-    `bucket_id` and `filename` narrow it, "" for any.
-    """
-
-    caller: Caller
-    snapshot_id: Text
-    bucket_id: Text
-    filename: Text
-    cursor: Count
-    limit: Count
-
-
-class SnapshotFileCall(Struct, frozen=True, tag="snapshot_file"):
-    """A file of such a snapshot. Admins only. Answers a SnapshotContent."""
-
-    caller: Caller
-    snapshot_id: Text
-    file_uuid: Text
-
-
-class SnapshotContent(Struct, frozen=True, kw_only=True):
-    """The fields of ReviveFile for a file of a snapshot, without its caller and its new id."""
-
-    create: CreateProjectFile | CreateVm | CreateBackup
-    owner_id: str
-    owner_sequence: int
 
 
 class StatusCall(Struct, frozen=True, tag="status"):

@@ -6,33 +6,20 @@ Tested by tests/unit/coordinator/machine/test_lists.py.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Union
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Union
 
 from metadata.model.later_fields import in_queries, with_later
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.replica_records import HeldReplica, ReplicaPage
-from metadata.protocol import sign_in_queries  # noqa: F401  # its queries are of AnyQuery
+from metadata.protocol import people_queries  # noqa: F401  # its queries are of AnyQuery
 from metadata.protocol.commands.access import PrincipalType, Target
 from metadata.protocol.commands.root import leaves
-from metadata.protocol.query_root import Query
+from metadata.protocol.query_root import LIST_LIMIT_MAX, ListQuery, PageLimit, Query
 from runtime.bounds import Count, Ids, Label, Parts, Text
-
-LIST_LIMIT_MAX = 1000
-PageLimit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
 
 
 class GetView(Query, frozen=True, kw_only=True, tag="get_view"):
     """For members only: the ClusterView."""
-
-
-class ListQuery(Query, frozen=True, kw_only=True):
-    """A page after `cursor`, in the order of creation."""
-
-    caller: Caller
-    limit: PageLimit = LIST_LIMIT_MAX
-    cursor: Count = 0
 
 
 class GetUser(Query, frozen=True, kw_only=True, tag="get_user"):
@@ -58,45 +45,6 @@ class CheckPrincipal(Query, frozen=True, kw_only=True, tag="check_principal"):
 
 class ListUsers(ListQuery, frozen=True, kw_only=True, tag="list_users"):
     """Admin only: a UserPage."""
-
-
-class FindGroup(Query, frozen=True, kw_only=True, tag="find_group"):
-    """Admin only: the GroupRecord; not_found when there is none."""
-
-    caller: Caller
-    group: Text
-
-
-class ListGroups(ListQuery, frozen=True, kw_only=True, tag="list_groups"):
-    """Admin only: a GroupPage, by name. The cursor counts the groups of earlier pages."""
-
-
-class ListMembers(ListQuery, frozen=True, kw_only=True, tag="list_members"):
-    """Admin only: a MemberPage."""
-
-    group: Text
-
-
-class ListGroupPermissions(ListQuery, frozen=True, kw_only=True, tag="list_group_permissions"):
-    """Admin only: a GrantPage of what the group itself was granted."""
-
-    group: Text
-
-
-class ListSessions(ListQuery, frozen=True, kw_only=True, tag="list_sessions"):
-    """The user itself, or an admin: a SessionPage. The cursor counts the sessions of earlier pages."""
-
-    user_id: Text
-
-
-class ListInvitations(ListQuery, frozen=True, kw_only=True, tag="list_invitations"):
-    """Admin only: an InvitationPage. The cursor counts the invitations of earlier pages."""
-
-
-class CheckInvitation(Query, frozen=True, kw_only=True, tag="check_invitation"):
-    """The user whom the link with this secret admits now; not_found or gone otherwise."""
-
-    secret_sha256: Text
 
 
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):

@@ -18,7 +18,7 @@ from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from metadata.model.listed_records import GroupPage, GroupRecord, MemberPage, MemberRecord
 from metadata.protocol.commands import AddMembers, DeleteGroup, PutGroup, RemoveMember
-from metadata.protocol.queries import FindGroup, ListGroups, ListMembers
+from metadata.protocol.people_queries import FindGroup, ListGroups, ListMembers
 from runtime.bounds import NAMES_MAX
 
 LOCAL: Final = "local"  # the source of what administrators give; no provider has this name

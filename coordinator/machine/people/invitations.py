@@ -11,7 +11,7 @@ from coordinator.machine.execution.access import is_enabled_admin, require_admin
 from coordinator.machine.execution.change import Change, Question
 from metadata.model.listed_records import InvitationPage, InvitationRecord
 from metadata.protocol.commands import CreateInvitation, RevokeInvitation
-from metadata.protocol.queries import ListInvitations
+from metadata.protocol.people_queries import ListInvitations
 
 RETENTION_MS: Final = 30 * 24 * 3_600_000  # after its end: for this time an admin sees that it was used
 _COLUMNS: Final = "user_id, created_by, created_at_ms, expires_at_ms, COALESCE(used_at_ms, 0)"

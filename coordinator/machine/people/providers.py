@@ -22,7 +22,7 @@ from metadata.model.providers import (
     ProviderRecord,
 )
 from metadata.protocol.commands import DeleteProvider, PutProvider
-from metadata.protocol.sign_in_queries import FindProvider, FindProviderOfUser
+from metadata.protocol.people_queries import FindProvider, FindProviderOfUser
 
 _IDENTITY: Final = (
     "SELECT user_id, provider, gave_admin, allowed FROM identities WHERE issuer = ? AND subject = ?"

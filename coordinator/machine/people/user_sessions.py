@@ -12,7 +12,7 @@ from coordinator.machine.execution.change import Change, Question
 from metadata.model.listed_records import SessionPage, SessionRecord
 from metadata.model.records import Caller
 from metadata.protocol.commands import EndSession, RecordSession
-from metadata.protocol.queries import ListSessions
+from metadata.protocol.people_queries import ListSessions
 
 LIFE_MS_MAX: Final = 400 * 86_400_000  # of the tokens of programs, which live longest
 SESSIONS_MAX: Final = 1000  # of one user that have not expired

@@ -14,8 +14,7 @@ from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.server import value_of
 from metadata.model.records import Caller, UserRecord
 from metadata.model.snapshot_records import RevivedFile, SnapshotFilePage, SnapshotPage
-from metadata.protocol.calls import AnyCall, ProposeCall, ReadCall, SnapshotContent, SnapshotFileCall
-from metadata.protocol.calls import SnapshotFilesCall as FilesCall
+from metadata.protocol.calls import AnyCall, ProposeCall, ReadCall
 from metadata.protocol.commands import (
     AdmitUser,
     AnyCommand,
@@ -24,6 +23,8 @@ from metadata.protocol.commands import (
     TriggerJob,
 )
 from metadata.protocol.queries import GetVm, ListSnapshots
+from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall
+from metadata.protocol.snapshot_calls import SnapshotFilesCall as FilesCall
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking

@@ -35,7 +35,8 @@ from metadata.protocol.commands import (
     RevokeUser,
     WithdrawPermission,
 )
-from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser, ListSessions
+from metadata.protocol.people_queries import ListSessions
+from metadata.protocol.queries import CheckAdmin, GetContent, GetTicketContent, GetUser
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking

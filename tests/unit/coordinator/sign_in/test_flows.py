@@ -18,6 +18,7 @@ from metadata.model.providers import Provider, ProviderRecord
 from metadata.model.records import Caller, UserRecord
 from metadata.protocol.calls import AnyCall, ProposeCall, ReadCall, RenewTokenCall
 from metadata.protocol.commands import DeleteProvider, DeleteUser, PutUser, RevokeUser
+from metadata.protocol.people_queries import FindProvider
 from metadata.protocol.queries import FindUser, GetUser
 from metadata.protocol.sign_in_calls import (
     EndSignInCall,
@@ -30,7 +31,6 @@ from metadata.protocol.sign_in_calls import (
     TestProviderCall,
     TestStep,
 )
-from metadata.protocol.sign_in_queries import FindProvider
 from metadata.rpc import wire
 from runtime.clock import now_ms
 from tests.hostile_provider import CODE, SECRET, HostileProvider, new_key

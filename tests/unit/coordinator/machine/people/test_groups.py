@@ -14,7 +14,7 @@ from coordinator.machine.execution.replies import Sessions
 from coordinator.machine.people import groups
 from coordinator.member.proposing import check_known
 from metadata.model.rules import FIRST, RULES, NotInForce
-from metadata.protocol import commands, queries
+from metadata.protocol import commands, people_queries, queries
 from tests.unit.state import ADMIN, Refusal, State, create, create_bucket, grant, list_permissions, put_user
 
 
@@ -34,12 +34,12 @@ def remove(group: str, user_id: str) -> commands.RemoveMember:
 
 
 def listed(state: State) -> dict[str, int]:
-    page = state.ask(queries.ListGroups(caller=ADMIN))
+    page = state.ask(people_queries.ListGroups(caller=ADMIN))
     return {each["group"]: each["members"] for each in page["groups"]}
 
 
 def members(state: State, group: str) -> dict[str, list[str]]:
-    page = state.ask(queries.ListMembers(caller=ADMIN, group=group))
+    page = state.ask(people_queries.ListMembers(caller=ADMIN, group=group))
     return {each["user_id"]: each["sources"] for each in page["members"]}
 
 
@@ -105,7 +105,7 @@ def test_deleted_group_leaves_no_member_and_no_permission(state: State) -> None:
     state.done(grant(ADMIN, "file:f1", "group:netlab", "write"))
     state.done(grant(ADMIN, "file:f1", "group:other", "read"))
     give(state, "alice", "keycloak", "netlab")
-    held = state.ask(queries.ListGroupPermissions(caller=ADMIN, group="netlab"))["permissions"]
+    held = state.ask(people_queries.ListGroupPermissions(caller=ADMIN, group="netlab"))["permissions"]
     assert [(each["target"], each["permission"]) for each in held] == [("bucket", "read"), ("file", "write")]
     state.done(commands.DeleteGroup(caller=ADMIN, group="netlab"))
     assert listed(state) == {"other": 1}
@@ -115,7 +115,7 @@ def test_deleted_group_leaves_no_member_and_no_permission(state: State) -> None:
         each["principal_id"] for each in state.ask(list_permissions(ADMIN, "file:f1"))["permissions"]
     ] == ["other"]
     state.done(add("netlab", "alice"))
-    assert state.ask(queries.ListGroupPermissions(caller=ADMIN, group="netlab"))["permissions"] == []
+    assert state.ask(people_queries.ListGroupPermissions(caller=ADMIN, group="netlab"))["permissions"] == []
     assert state.apply(commands.DeleteGroup(caller=ADMIN, group="none")) == "not_found"
 
 
@@ -185,10 +185,10 @@ def test_only_admins_manage_groups(state: State, command: Any) -> None:
     alice = state.user("alice", groups=["g"])
     assert state.apply(type(command)(**{**_fields(command), "caller": alice})) == "forbidden"
     for query in (
-        queries.ListGroups(caller=alice),
-        queries.ListMembers(caller=alice, group="g"),
-        queries.FindGroup(caller=alice, group="g"),
-        queries.ListGroupPermissions(caller=alice, group="g"),
+        people_queries.ListGroups(caller=alice),
+        people_queries.ListMembers(caller=alice, group="g"),
+        people_queries.FindGroup(caller=alice, group="g"),
+        people_queries.ListGroupPermissions(caller=alice, group="g"),
     ):
         assert state.ask(query) == "forbidden"
 
@@ -200,15 +200,15 @@ def _fields(command: Any) -> dict[str, Any]:
 def test_lists_come_in_pages(state: State) -> None:
     for name in ("c", "a", "b"):
         state.user(f"user-{name}", groups=["all", name])
-    first = state.ask(queries.ListGroups(caller=ADMIN, limit=3))
+    first = state.ask(people_queries.ListGroups(caller=ADMIN, limit=3))
     assert [each["group"] for each in first["groups"]] == ["a", "all", "b"]
-    rest = state.ask(queries.ListGroups(caller=ADMIN, limit=3, cursor=first["next_cursor"]))
+    rest = state.ask(people_queries.ListGroups(caller=ADMIN, limit=3, cursor=first["next_cursor"]))
     assert ([each["group"] for each in rest["groups"]], rest["next_cursor"]) == (["c"], 0)
-    first = state.ask(queries.ListMembers(caller=ADMIN, group="all", limit=2))
+    first = state.ask(people_queries.ListMembers(caller=ADMIN, group="all", limit=2))
     assert [each["user_id"] for each in first["members"]] == ["user-c", "user-a"]
-    rest = state.ask(queries.ListMembers(caller=ADMIN, group="all", cursor=first["next_cursor"]))
+    rest = state.ask(people_queries.ListMembers(caller=ADMIN, group="all", cursor=first["next_cursor"]))
     assert ([each["user_id"] for each in rest["members"]], rest["next_cursor"]) == (["user-b"], 0)
-    assert state.ask(queries.ListMembers(caller=ADMIN, group="none")) == "not_found"
+    assert state.ask(people_queries.ListMembers(caller=ADMIN, group="none")) == "not_found"
 
 
 def test_page_of_members_of_many_users_looks_at_a_bounded_number(
@@ -217,13 +217,13 @@ def test_page_of_members_of_many_users_looks_at_a_bounded_number(
     monkeypatch.setattr(groups, "LIST_SCAN_MAX", 2)
     for name in ("a", "b", "c", "d"):
         state.user(name, groups=["g"] if name == "d" else [])
-    query, found = queries.ListMembers(caller=ADMIN, group="g"), []
+    query, found = people_queries.ListMembers(caller=ADMIN, group="g"), []
     for _ in range(5):
         page = state.ask(query)
         found += [each["user_id"] for each in page["members"]]
         if not page["next_cursor"]:
             break
-        query = queries.ListMembers(caller=ADMIN, group="g", cursor=page["next_cursor"])
+        query = people_queries.ListMembers(caller=ADMIN, group="g", cursor=page["next_cursor"])
     assert found == ["d"]
 
 

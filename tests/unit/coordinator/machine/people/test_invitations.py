@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from coordinator.machine.people import invitations
-from metadata.protocol import commands, queries
+from metadata.protocol import commands, people_queries
 from tests.unit.state import ADMIN, HOUR_MS, State, put_user
 
 
@@ -30,8 +30,8 @@ def redeem(secret: str = "digest") -> commands.RedeemInvitation:
     return commands.RedeemInvitation(secret_sha256=secret)
 
 
-def check(secret: str = "digest") -> queries.CheckInvitation:
-    return queries.CheckInvitation(secret_sha256=secret)
+def check(secret: str = "digest") -> people_queries.CheckInvitation:
+    return people_queries.CheckInvitation(secret_sha256=secret)
 
 
 def test_link_of_a_new_user_works_once(state: State) -> None:
@@ -50,7 +50,7 @@ def test_link_of_a_new_user_works_once(state: State) -> None:
     refused = state.apply(redeem())
     assert (refused, refused.details) == ("gone", "This invitation was used.")
     assert state.ask(check()) == "gone"
-    (listed,) = state.ask(queries.ListInvitations(caller=ADMIN))["invitations"]
+    (listed,) = state.ask(people_queries.ListInvitations(caller=ADMIN))["invitations"]
     assert listed["used_at_ms"] == 1_000_001
 
 
@@ -98,17 +98,17 @@ def test_link_ends_with_its_time_and_stays_visible_for_a_month(state: State) -> 
     assert state.apply(redeem()) == "gone"
     state.at_ms += invitations.RETENTION_MS - 1
     state.done(commands.Expire())
-    assert len(state.ask(queries.ListInvitations(caller=ADMIN))["invitations"]) == 1
+    assert len(state.ask(people_queries.ListInvitations(caller=ADMIN))["invitations"]) == 1
     state.at_ms += 1
     state.done(commands.Expire())
-    assert state.ask(queries.ListInvitations(caller=ADMIN))["invitations"] == []
+    assert state.ask(people_queries.ListInvitations(caller=ADMIN))["invitations"] == []
 
 
 def test_disabled_user_gets_no_link_and_users_make_none(state: State) -> None:
     alice = state.user("alice")
     assert state.apply(invite("bob", caller=alice)) == "forbidden"
     assert state.apply(commands.RevokeInvitation(caller=alice, user_id="bob")) == "forbidden"
-    assert state.ask(queries.ListInvitations(caller=alice)) == "forbidden"
+    assert state.ask(people_queries.ListInvitations(caller=alice)) == "forbidden"
     assert state.apply(commands.RevokeInvitation(caller=ADMIN, user_id="bob")) == "not_found"
     state.done(put_user("alice", disabled=True))
     assert state.apply(invite("alice")) == "conflict"
@@ -122,7 +122,7 @@ def test_list_comes_in_pages(state: State) -> None:
     for name in ("b", "a", "c"):
         state.done(invite(name, name))
         state.at_ms += 1
-    page = state.ask(queries.ListInvitations(caller=ADMIN, limit=2))
+    page = state.ask(people_queries.ListInvitations(caller=ADMIN, limit=2))
     assert ([each["user_id"] for each in page["invitations"]], page["next_cursor"]) == (["b", "a"], 2)
-    page = state.ask(queries.ListInvitations(caller=ADMIN, limit=2, cursor=2))
+    page = state.ask(people_queries.ListInvitations(caller=ADMIN, limit=2, cursor=2))
     assert ([each["user_id"] for each in page["invitations"]], page["next_cursor"]) == (["c"], 0)

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.machine.people import user_sessions
 from metadata.model.records import Caller
-from metadata.protocol import commands, queries
+from metadata.protocol import commands, people_queries, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, create, put_user
 
 
@@ -41,7 +41,7 @@ def end(session_id: str, caller: Caller, user_id: str = "alice") -> commands.End
 
 
 def listed(state: State, caller: Caller = ADMIN, user_id: str = "alice", **page: int) -> Any:
-    answer = state.ask(queries.ListSessions(caller=caller, user_id=user_id, **page))
+    answer = state.ask(people_queries.ListSessions(caller=caller, user_id=user_id, **page))
     return answer if isinstance(answer, str) else [each["session_id"] for each in answer["sessions"]]
 
 
@@ -55,7 +55,7 @@ def test_session_is_recorded_once_and_lives_as_long_as_its_longest_token(state: 
     state.done(record("s1"))
     state.at_ms += 1000
     state.done(record("s1", label="token", created_by="alice", ttl_seconds=60))
-    page = state.ask(queries.ListSessions(caller=of("s1"), user_id="alice"))
+    page = state.ask(people_queries.ListSessions(caller=of("s1"), user_id="alice"))
     assert page["sessions"] == [
         {
             "session_id": "s1",
@@ -170,6 +170,6 @@ def test_list_comes_in_pages(state: State) -> None:
     for name in ("b", "a", "c"):
         state.done(record(name))
         state.at_ms += 1
-    first = state.ask(queries.ListSessions(caller=ADMIN, user_id="alice", limit=2))
+    first = state.ask(people_queries.ListSessions(caller=ADMIN, user_id="alice", limit=2))
     assert ([each["session_id"] for each in first["sessions"]], first["next_cursor"]) == (["b", "a"], 2)
     assert listed(state, cursor=2) == ["c"]
