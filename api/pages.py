@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Struct
 from api.bodies.fields import FileStatus, FolderCursor, FolderPath, MaybeLabel, NextCursor
 from api.spec.operation import Parameter
 from ca.errors import InvalidRequest
-from metadata.protocol.queries import LIST_LIMIT_MAX
+from metadata.protocol.query_root import LIST_LIMIT_MAX
 from runtime.bounds import COUNT_MAX, LABEL_CHARS_MAX, TEXT_CHARS_MAX
 from web.app import json_response
 
@@ -114,7 +114,7 @@ def query_flag(request: web.Request, name: str) -> bool:
 
 
 class PageWanted(TypedDict):
-    """The fields of `metadata.protocol.queries.ListQuery` that come from the request."""
+    """The fields of `metadata.protocol.query_root.ListQuery` that come from the request."""
 
     limit: int
     cursor: int

@@ -71,8 +71,6 @@ from metadata.protocol.calls import (
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
-    SnapshotFileCall,
-    SnapshotFilesCall,
     StatusCall,
     StatusReply,
     TicketCall,
@@ -96,8 +94,9 @@ from metadata.protocol.queries import (
     CheckJoinSecret,
     CheckJoinToken,
     CheckNewFile,
-    ListQuery,
 )
+from metadata.protocol.query_root import ListQuery
+from metadata.protocol.snapshot_calls import SnapshotFileCall, SnapshotFilesCall
 from metadata.rpc.node_health import PLACEABLE_S, NodeHealth
 from runtime.clock import now_ms
 

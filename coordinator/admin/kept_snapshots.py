@@ -29,7 +29,7 @@ from metadata.protocol.commands import (
     CreateVm,
     StoredContent,
 )
-from metadata.protocol.queries import LIST_LIMIT_MAX
+from metadata.protocol.query_root import LIST_LIMIT_MAX
 from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
 from runtime.stopping import Stop, run_in_thread
 

@@ -23,7 +23,8 @@ from metadata.model.listed_records import GrantPage, GrantRecord
 from metadata.model.records import DEFAULT_BUCKET_ID, Caller, PermissionPage, PermissionRecord
 from metadata.protocol.commands import GrantPermission, WithdrawPermission
 from metadata.protocol.people_queries import ListGroupPermissions
-from metadata.protocol.queries import ListOwnPermissions, ListPermissions, ListQuery
+from metadata.protocol.queries import ListOwnPermissions, ListPermissions
+from metadata.protocol.query_root import ListQuery
 
 PERMISSIONS_MAX = 1000  # on one bucket or file: they are scanned, and deleted together with it
 
