@@ -9,6 +9,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 from filestore_client import AsyncClient
 from filestore_client.base.records import Grant, Group, GroupMember
+from runtime.wording import counted
 
 ADDED_AT_ONCE: Final = 500  # as many as one request may have
 _GROUPS: Final[Mapping[str, Callable[[Group], object]]] = {
@@ -104,7 +105,7 @@ def add(
     if users:
         already = len(set(users)) - len(added)
         click.echo(f"{len(added)} added, {already} in it before." if already else f"{len(added)} added.")
-    click.echo(f"{found.group} has {found.members} members.")
+    click.echo(f"{found.group} has {counted(found.members, 'member', 'members')}.")
 
 
 @group.command("remove")

@@ -25,6 +25,7 @@ from deploy.people.class_list import FILE_BYTES_MAX, Person, WrongList, people_i
 from deploy.people.group import ADDED_AT_ONCE
 from filestore_client import AsyncClient
 from filestore_client.base.records import ListedInvitation, User
+from runtime.wording import counted
 
 LINKS, TOKENS, NOTHING = "links", "tokens", "nothing"
 FAULTS_SHOWN: Final = 50
@@ -135,7 +136,7 @@ def _fail(name: str, faults: Sequence[str]) -> NoReturn:
     """Print the faults, and raise InvalidRequest."""
     for fault in faults[:FAULTS_SHOWN]:
         click.echo(f"{printable_name(name)}: {printable_name(fault)}", err=True)
-    raise InvalidRequest(f"{name}: {len(faults)} faults. Nothing was changed.")
+    raise InvalidRequest(f"{name}: {counted(len(faults), 'fault', 'faults')}. Nothing was changed.")
 
 
 async def _plan(
@@ -287,11 +288,14 @@ def _report(
     if made:
         where = f" in {output} (only you can read it)" if output else ""
         once = " Each works once," if give == LINKS else " Each is valid"
-        click.echo(f"{len(made)} {give}{where}.{once} until {moment(made[0].expires_at)}.", err=True)
+        click.echo(
+            f"{counted(len(made), give[:-1], give)}{where}.{once} until {moment(made[0].expires_at)}.",
+            err=True,
+        )
     left_out = [step for step in plan if step.why_not == "has an open link"]
     if left_out and give == LINKS:
         click.echo(
-            f"{len(left_out)} have an open link already. `filestore user invite NAME` makes another one.",
+            f"Open links from before: {len(left_out)}. `filestore user invite NAME` makes another one.",
             err=True,
         )
 
