@@ -97,7 +97,7 @@ class Desk:
     def run(self, *arguments: str, person: str = "alice") -> CompletedProcess[bytes]:
         return run_filestore(arguments, self.environment(person))
 
-    def text(self, *arguments: str, person: str = "alice") -> str:
+    def output_of(self, *arguments: str, person: str = "alice") -> str:
         done = self.run(*arguments, person=person)
         assert done.returncode == 0, done.stderr
         return done.stdout.decode()

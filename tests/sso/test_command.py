@@ -38,15 +38,15 @@ def test_student_of_the_group_signs_in_and_sees_the_shared_bucket(desk: Desk, cl
     assert done.stdout.decode().startswith(
         "Signed in as uni:alice. The context is lab, and the token is renewed"
     )
-    assert "lab.txt" in desk.text("ls", "--bucket", BUCKET)
+    assert "lab.txt" in desk.output_of("ls", "--bucket", BUCKET)
     assert desk.run("sso", "show", "uni").returncode == 3
     assert all(path.stat().st_mode & 0o077 == 0 for path in desk.files.glob("lab.[st]*"))
-    assert "command, uni University" in desk.text("whoami", "--sessions")
+    assert "command, uni University" in desk.output_of("whoami", "--sessions")
 
 
 def test_group_of_admins_makes_an_admin_and_another_group_does_not_sign_in(desk: Desk) -> None:
     assert desk.login("bob").returncode == 0
-    assert "uni:bob" in desk.text("user", "ls")
+    assert "uni:bob" in desk.output_of("user", "ls")
     done = desk.login("carol")
     assert done.returncode == 3
     assert b"You are in no group that may sign in here." in done.stderr
@@ -76,16 +76,16 @@ def test_token_is_renewed_and_groups_follow(desk: Desk, provider: RealProvider) 
     desk.login()
     before, renewal = make_due(desk), kept(desk).renewal
     provider.know(alice=["netlab", "chess"])
-    assert "chess, netlab" in desk.text("whoami")
+    assert "chess, netlab" in desk.output_of("whoami")
     assert (desk.files / "lab.token").read_text() != before
     assert kept(desk).renewal != renewal
-    assert desk.text("whoami", "--sessions").count("command, uni University") >= 1
+    assert desk.output_of("whoami", "--sessions").count("command, uni University") >= 1
 
 
 def test_lost_group_ends_the_session_with_the_next_renewal(desk: Desk, provider: RealProvider) -> None:
     desk.login()
     provider.know(alice=["other"])
-    assert "netlab" in desk.text("whoami")
+    assert "netlab" in desk.output_of("whoami")
     make_due(desk)
     done = desk.run("whoami")
     assert done.returncode == 3
@@ -107,7 +107,7 @@ def test_provider_that_is_down_ends_no_session(desk: Desk, provider: RealProvide
     before = make_due(desk)
     provider.stop()
     try:
-        assert "uni:alice" in desk.text("whoami")
+        assert "uni:alice" in desk.output_of("whoami")
         assert (desk.files / "lab.token").read_text() == before
         assert kept(desk).renew_at_s > 0
         failed = desk.login("alice", "--device")
@@ -132,7 +132,7 @@ def test_disabled_user_is_rejected_at_once(desk: Desk, cluster: Cluster) -> None
 def test_logout_ends_the_session_at_the_provider(desk: Desk, cluster: Cluster) -> None:
     desk.login()
     renewal = kept(desk).renewal
-    assert "The provider renews its token no more" in desk.text("logout")
+    assert "The provider renews its token no more" in desk.output_of("logout")
     assert not list(desk.files.glob("lab.*"))
     answer = cluster.post("/auth/providers/uni/renewal", {"renewal": renewal}, token=None)
     assert answer.status == 403

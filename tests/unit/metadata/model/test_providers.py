@@ -35,7 +35,10 @@ def changed(**fields: Any) -> Provider:
 
 def test_sound_configuration_is_accepted() -> None:
     check_provider(UNI, is_development=False)
-    check_provider(changed(issuer="http://127.0.0.1:8080"), is_development=True)
+    local = changed(issuer="http://127.0.0.1:8080")
+    check_provider(local, is_development=True)
+    assert local.client(is_command=True) == local.client(is_command=False) == "filestore"
+    assert changed(command_client_id="c").client(is_command=True) == "c"
 
 
 @pytest.mark.parametrize(
