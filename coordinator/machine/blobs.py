@@ -10,7 +10,7 @@ from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.machine import damaged, replicas
 from coordinator.machine.execution import holds, quotas
 from coordinator.machine.execution.change import Change, Question
-from metadata.model.records import BlobRecord
+from metadata.model.records import DOWN, BlobRecord
 from metadata.model.replica_records import Collected
 from metadata.protocol.commands import Collect, CollectOverQuota, CollectPurged
 from metadata.protocol.queries import FindBlob
@@ -177,10 +177,12 @@ def is_purged(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
 
 
 def purged_bytes(db: sqlite3.Connection) -> int:
-    """Return the bytes of noted content that waits to be collected, once each."""
+    """Return the bytes of noted content that is about to leave nodes that are not down, once each."""
     row = db.execute(
         "SELECT IFNULL(SUM(b.size_bytes), 0) FROM purged_blobs p JOIN blobs b ON b.sha256 = p.sha256"
-        " WHERE b.reference_count = 0"
+        " WHERE b.reference_count = 0 AND EXISTS (SELECT 1 FROM blob_replicas r"
+        " JOIN nodes n ON n.node_id = r.node_id WHERE r.sha256 = b.sha256 AND n.state <> ?)",
+        (DOWN,),
     ).fetchone()
     return int(row[0])
 

@@ -144,7 +144,12 @@ class QuotaKeeper:
 
 
 def squeezed_bytes(facts: Facts, pending_bytes: int) -> int:
-    """Return how much content must leave the trash for room, without what is about to leave the disks."""
+    """Return how much content must leave the trash for room, without what is about to leave the disks.
+
+    Nothing while a node that takes replicas has not told its room: it may have enough.
+    """
+    if any(node.takes_replicas and node.node_id not in facts.reachable for node in facts.nodes):
+        return 0
     copies = max(min(facts.replicas, len(facts.candidates)), 1)
     lacking = -(-lacking_bytes(facts.candidates, PRESSED_RESERVES) // copies)
     return max(lacking - pending_bytes, 0)

@@ -299,6 +299,10 @@ def test_oldest_go_first_when_disks_are_almost_full(state: State) -> None:
     assert trashed(state) == ["f3"]
     with closing(sqlite3.connect(state.path)) as db:
         assert blobs.purged_bytes(db) == 10
+    for node_id in ("n1", "n2"):  # what only they have leaves no disk soon
+        state.done(commands.MarkNode(node_id=node_id, state="down"))
+    with closing(sqlite3.connect(state.path)) as db:
+        assert blobs.purged_bytes(db) == 0
 
 
 def test_trash_of_a_bucket_has_no_more_bytes_than_its_quota(state: State) -> None:

@@ -1,16 +1,21 @@
 """How much leaves the trash when disks are almost full."""
 
+import msgspec
 import pytest
 
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.quotas import squeezed_bytes
 from metadata.model.placement import Candidate
+from metadata.model.records import NodeRecord
+from tests.unit.node_records import node_record
 
 
-def facts(*free_bytes: int, replicas: int = 3) -> Facts:
+def facts(*free_bytes: int, replicas: int = 3, unheard: tuple[NodeRecord, ...] = ()) -> Facts:
     """Disks of 1,000 bytes, of which 50 are the reserve."""
     disks = tuple(Candidate(f"n{n}", "", 1, free, 1000) for n, free in enumerate(free_bytes))
-    return Facts(nodes=(), candidates=disks, reachable=frozenset(), replicas=replicas, write_quorum=2)
+    nodes = (*(node_record(disk.node_id) for disk in disks), *unheard)
+    reachable = frozenset(disk.node_id for disk in disks)
+    return Facts(nodes=nodes, candidates=disks, reachable=reachable, replicas=replicas, write_quorum=2)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +37,10 @@ def test_as_much_goes_as_the_disks_lack(
     free_bytes: tuple[int, ...], replicas: int, pending: int, squeezed: int
 ) -> None:
     assert squeezed_bytes(facts(*free_bytes, replicas=replicas), pending) == squeezed
+
+
+def test_nothing_goes_while_a_node_has_not_told_its_room() -> None:
+    silent = node_record("silent")
+    assert squeezed_bytes(facts(70, 70, unheard=(silent,)), 0) == 0
+    down = msgspec.structs.replace(silent, state="down")
+    assert squeezed_bytes(facts(70, 70, unheard=(down,)), 0) == 30
