@@ -37,8 +37,8 @@ class InvalidRequest(FilestoreError, code="invalid_request", status=400, title="
 class Unauthorized(FilestoreError, code="unauthorized", status=401, title="Unauthorized"):
     """No credential, or an invalid, expired or revoked one. The body is the same for all reasons."""
 
-    def __init__(self, details: str = "", *, headers: dict[str, str] | None = None) -> None:
-        super().__init__("A valid credential is required.", headers=headers)
+    def __init__(self, details: str = "") -> None:
+        super().__init__("A valid credential is required.")
         self.reason = details  # for the audit log only, never for the answer
 
 

@@ -1,7 +1,8 @@
 """Writes what the Python client has from the servers, which it does not import: `python -m release.client`.
 
 In three of its modules all between two marks is made: the records from the bodies of the API, the errors from
-their catalogue, and the operations that do not await from those that do. `tests/test_release.py` compares.
+their catalogue, and the operations that do not await from those that do. Two modules are copies of those of a
+node. `tests/test_release.py` compares.
 """
 
 import ast
@@ -222,10 +223,14 @@ def _docstring(kind: type) -> str:
 
 
 MADE: Final = {"base/records.py": records, "base/errors.py": error_classes, "blocking.py": blocking_parts}
+COPIED: Final = {"base/node_choice.py": "node/peer/source_choice.py", "base/spans.py": "node/base/spans.py"}
 
 
 def current(name: str) -> str:
     """Return the source of a module of the client, as ruff formats it."""
+    if name in COPIED:
+        source = (ROOT / COPIED[name]).read_text("utf-8")
+        return f"# A copy of {COPIED[name]}, written by `python -m release.client`.\n{source}"
     before, rest = (PACKAGE / name).read_text("utf-8").split(BEGIN)
     made = f"{before}{BEGIN}\n\n{MADE[name]()}\n\n{END}{rest.partition(END)[2]}"
     command = (
@@ -242,5 +247,5 @@ def current(name: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in MADE:
+    for each in (*MADE, *COPIED):
         (PACKAGE / each).write_text(current(each), "utf-8")

@@ -11,7 +11,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from release import reference
-from release.client import MADE, PACKAGE, current
+from release.client import COPIED, MADE, PACKAGE, current
 from release.deb import DOCUMENTS
 from release.target import MACHINES, target_of
 from tests.test_tidy import ROOT
@@ -128,6 +128,6 @@ def test_package_for_another_architecture_takes_its_wheels_and_no_others() -> No
         target_of("m68k")
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", [*MADE, *COPIED])
 def test_what_the_client_has_from_the_servers_is_current(name: str) -> None:
     assert (PACKAGE / name).read_text("utf-8") == current(name), "run .venv/bin/python -m release.client"

@@ -1,6 +1,8 @@
 """How often an address may ask, and how slowly a client may be. No I/O here; the clock is handed in.
 
 The table of addresses has a bounded size; what a limit means for the caller is RateLimited or RequestTimeout.
+
+Tested by tests/unit/web/test_request_body.py.
 """
 
 import ipaddress
@@ -107,21 +109,12 @@ class TokenBuckets:
 class RateLimits:
     """The limits of one process: failed authentications, attempts to join, public tokens that failed."""
 
-    def __init__(
-        self,
-        *,
-        failed_authentication_burst: int = FAILED_AUTHENTICATION_BURST,
-        joins_burst: int = JOINS_BURST,
-        public_tokens_burst: int = PUBLIC_TOKENS_BURST,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self) -> None:
         self.failed_authentication = TokenBuckets(
-            burst=failed_authentication_burst, per_s=FAILED_AUTHENTICATION_PER_S, clock_s=clock_s
+            burst=FAILED_AUTHENTICATION_BURST, per_s=FAILED_AUTHENTICATION_PER_S
         )
-        self.joins = TokenBuckets(burst=joins_burst, per_s=JOINS_PER_S, clock_s=clock_s)
-        self.public_tokens = TokenBuckets(
-            burst=public_tokens_burst, per_s=PUBLIC_TOKENS_PER_S, clock_s=clock_s
-        )
+        self.joins = TokenBuckets(burst=JOINS_BURST, per_s=JOINS_PER_S)
+        self.public_tokens = TokenBuckets(burst=PUBLIC_TOKENS_BURST, per_s=PUBLIC_TOKENS_PER_S)
 
 
 def network_of(address: str) -> str:

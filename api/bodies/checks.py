@@ -1,6 +1,8 @@
 """Checks of request fields beyond types and bounds. Shared by the bodies and handlers of every resource.
 
 Every refusal names the field first.
+
+Tested by tests/unit/web/test_json_body.py.
 """
 
 import re
@@ -38,20 +40,20 @@ def check_filename(text: str) -> str:
     return check_label(text, "filename")
 
 
-def check_path(text: str, field: str = "path") -> str:
+def check_path(text: str) -> str:
     """The path of a folder in a bucket without "/" at its ends, "" for the top. Raises InvalidRequest."""
     path = text.removeprefix("/").removesuffix("/")
     if not path:
         return ""
     parts = path.split("/")
     if len(parts) > FOLDER_DEPTH_MAX:
-        raise InvalidRequest(f"{field}: at most {FOLDER_DEPTH_MAX} folders in each other")
+        raise InvalidRequest(f"path: at most {FOLDER_DEPTH_MAX} folders in each other")
     for part in parts:
         if part in ("", ".", ".."):
-            raise InvalidRequest(f"{field}: '{part}' is not the name of a folder")
+            raise InvalidRequest(f"path: '{part}' is not the name of a folder")
         if len(part) > LABEL_CHARS_MAX:
-            raise InvalidRequest(f"{field}: the name of a folder has at most {LABEL_CHARS_MAX} characters")
-    return check_label(path, field)
+            raise InvalidRequest(f"path: the name of a folder has at most {LABEL_CHARS_MAX} characters")
+    return check_label(path, "path")
 
 
 def check_media_type(text: str) -> str:

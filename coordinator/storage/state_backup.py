@@ -3,6 +3,8 @@
 A copy uses SQLite's backup API. If the state is complete in the file and pinned there, it is copied as a
 plain file, which takes less than half of the time. The WAL grows meanwhile
 (`coordinator.storage.pinned_state`).
+
+Tested by tests/unit/coordinator/storage/test_state_store.py.
 """
 
 import os
@@ -47,7 +49,7 @@ def copy_pinned(
         _copy(live, target, descriptor, lambda: stop.rest(pause_s))
 
 
-def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S, stop: Stop = NEVER) -> None:
+def copy_settled(file: PageSums, target: Path, *, stop: Stop = NEVER) -> None:
     """Copy a database that is pinned in its file (see Store.settle). Raises OSError."""
     with _made(target) as descriptor:
         size_bytes, offset, steps = file.size_bytes(), 0, 0
@@ -58,7 +60,7 @@ def copy_settled(file: PageSums, target: Path, *, pause_s: float = PAUSE_S, stop
             offset, steps = offset + sent, steps + 1
             if steps % _SYNC_SENT == 0:
                 os.fdatasync(descriptor)
-            stop.rest(pause_s)
+            stop.rest(PAUSE_S)
         # The copy says WAL, as the original does. If SQLite changed that, it would create a WAL next to it.
         os.pwrite(descriptor, _NO_WAL, _FORMAT_AT)
 

@@ -33,7 +33,6 @@ ADMIN: Final = "admin"  # the first admin, whose token every coordinator can min
 FAILED: Final = 1
 USAGE: Final = 2
 NEEDS_ATTENTION: Final = 10
-INTERRUPTED: Final = 130
 _BY_CODE: Final = {
     "invalid_request": USAGE,
     "unauthorized": 3,

@@ -440,13 +440,7 @@ class BackupRun:
         return any(node.keeps_project_running for node in nodes)
 
 
-async def is_unchanged(
-    server: Gns3Server,
-    project: LabProject,
-    newest: StoredBackup,
-    *,
-    progress: Progress = lambda _done, _total: None,
-) -> bool:
+async def is_unchanged(server: Gns3Server, project: LabProject, newest: StoredBackup) -> bool:
     """Whether an export now would hold what the newest backup holds. Nothing is sent to the store.
 
     Raises ProjectRuns, ExportBroken, Unavailable.
@@ -456,7 +450,6 @@ async def is_unchanged(
     head: bytes | None = b""
     async with exporting(server, project) as export:
         async for part in export.parts:
-            progress(export.scan.size_bytes, newest.file.size_bytes)
             if head is None:
                 continue
             head += part

@@ -133,11 +133,6 @@ def _dos_time(entry: zipfile.ZipInfo) -> tuple[int, int]:
     return (year - 1980) << 9 | month << 5 | day, hour << 11 | minute << 5 | second // 2
 
 
-def fingerprint_of_tail(tail: bytes, size_bytes: int) -> Fingerprint:
-    """The fingerprint of a zip of `size_bytes` that ends in `tail`. Raises ExportDamaged."""
-    return fingerprint_of(read_archive(tail, size_bytes))
-
-
 def fingerprint_of(archive: Archive) -> Fingerprint:
     """The fingerprint of a zip by its directory."""
     lines = sorted(

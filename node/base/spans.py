@@ -1,6 +1,6 @@
 """Which bytes of a file exist: half-open, joined spans. Shared by downloads, salvage and quarantine.
 
-Pure: integers in, spans out.
+Pure: integers in, spans out. The Python client has a copy of this module (`release/client.py`).
 """
 
 from bisect import bisect_left, bisect_right

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest
-from ca.secretfiles import make_directory
+from ca.secretfiles import make_directory, sync_directory, sync_file
 from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import read_known
 from metadata.rpc.tls_contexts import MemberContexts
@@ -74,7 +74,7 @@ def take_blobs(data: Path, target: Path) -> None:
         _mark(data, target)
         if not blobs.exists() and data.stat().st_dev == target.stat().st_dev:
             (data / "blobs").rename(blobs)
-            _sync(data)
+            sync_directory(data)
         elif (data / "blobs").exists():  # or it was renamed before
             _carry(data / "blobs", blobs)
         _end(data)
@@ -100,20 +100,20 @@ def _mark(data: Path, target: Path) -> None:
     if mark.exists() and mark.read_text("utf-8") != source:
         raise Conflict(f"{target} contains an unfinished move from {mark.read_text('utf-8')}.")
     mark.write_text(source, "utf-8")
-    _sync(mark)
-    _sync(target)
+    sync_file(mark)
+    sync_directory(target)
 
 
 def _done(target: Path) -> None:
     (target / _MARK).unlink()
-    _sync(target)
+    sync_directory(target)
 
 
 def _end(data: Path) -> None:
     """Rename the directory's configuration, so that no second node of the same name is started here."""
     if (data / "node.json").exists():
         (data / "node.json").rename(data / _OLD)
-        _sync(data)
+        sync_directory(data)
 
 
 def _carry(source: Path, target: Path) -> None:
@@ -122,14 +122,14 @@ def _carry(source: Path, target: Path) -> None:
         if source.is_file() and not _is_copied(source, target):
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
-            _sync(target)
+            sync_file(target)
             shutil.copystat(source, target)
         return
     target.mkdir(mode=0o700, exist_ok=True)
     for path in sorted(source.iterdir()):
         _carry(path, target / path.name)
     shutil.copystat(source, target)
-    _sync(target)
+    sync_directory(target)
 
 
 def _is_copied(source: Path, target: Path) -> bool:
@@ -138,14 +138,6 @@ def _is_copied(source: Path, target: Path) -> bool:
         return False
     ours, theirs = source.stat(), target.stat()
     return (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 async def take_address(files: NodeFiles, config: NodeConfig, address: str) -> None:

@@ -8,6 +8,8 @@ the replica out of service.
 
 The sha256 of the whole is computed behind the writers, from the disk, so it is ready soon after the last
 byte.
+
+Tested by tests/unit/node/peer/test_blob_fetching.py.
 """
 
 import asyncio
@@ -116,7 +118,6 @@ class _Gathering:
         self._sources = sources
         self._fetch = fetch
         self._choice = NodeChoice(sources)
-        self._strikes: dict[str, int] = {}
         self._running = 0
         self._changed = asyncio.Event()
         self.waiting = deque(split(partial.missing_segments()))
@@ -218,7 +219,6 @@ class _Gathering:
 
     def _succeeded(self, source: NodeAddress) -> None:
         self._choice.note_success(source)
-        self._strikes.pop(source.url, None)
 
     def _struck(self, source: NodeAddress, failure: PeerFailed) -> None:
         """Ranges that one event ends together count once."""
@@ -227,8 +227,7 @@ class _Gathering:
         _log.warning("a source of a blob failed", extra=self._facts(source, failure.reason))
         self._fetch.failed.add(source.url)
         self._choice.note_failure(source)
-        strikes = self._strikes[source.url] = self._strikes.get(source.url, 0) + 1
-        if strikes >= STRIKES_MAX and not self._choice.drop(source):
+        if source.failures >= STRIKES_MAX and not self._choice.drop(source):
             raise self._none_left()
 
     async def _denounce(self, source: NodeAddress, mismatch: SegmentMismatch) -> None:

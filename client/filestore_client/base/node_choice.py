@@ -1,6 +1,7 @@
-"""Which node to ask for the next range of a download. Apart from `ranges`: no I/O.
+# A copy of node/peer/source_choice.py, written by `python -m release.client`.
+"""Which node to ask for the next range of a download. No I/O; the clock is passed in.
 
-One that answers, the faster the rather. No I/O; the clock is handed in.
+One that answers, the faster the rather. The Python client has a copy of this module (`release/client.py`).
 """
 
 import time
@@ -21,6 +22,7 @@ class NodeAddress:
     in_use: int = 0
     turns: int = 0
     bytes_per_s: float = 0.0  # 0: not measured yet
+    failures: int = 0  # since the last success
     rest_s: float = 0.0
     rests_until_s: float = 0.0
 
@@ -76,7 +78,7 @@ class NodeChoice:
 
     def note_success(self, node: NodeAddress) -> None:
         """A range came whole."""
-        node.rest_s = 0.0
+        node.rest_s, node.failures = 0.0, 0
 
     def is_resting(self, node: NodeAddress) -> bool:
         """Whether it has failed just now."""
@@ -89,5 +91,6 @@ class NodeChoice:
 
     def note_failure(self, node: NodeAddress) -> None:
         """The node refused, broke off or fell silent: it rests, longer each time."""
+        node.failures += 1
         node.rest_s = min(max(node.rest_s * 2, REST_S_MIN), REST_S_MAX)
         node.rests_until_s = self._now() + node.rest_s

@@ -1,6 +1,7 @@
-"""Which bytes of a file are there: joined spans. Shared by downloads and their partial files.
+# A copy of node/base/spans.py, written by `python -m release.client`.
+"""Which bytes of a file exist: half-open, joined spans. Shared by downloads, salvage and quarantine.
 
-Half-open spans, ascending, joined where they touch. Pure: integers in, spans out.
+Pure: integers in, spans out. The Python client has a copy of this module (`release/client.py`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,7 +11,7 @@ Span = tuple[int, int]  # start and stop in bytes; stop is outside
 
 
 class Coverage:
-    """Spans that only ever grow."""
+    """Spans that only grow."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._starts: list[int] = []
@@ -26,11 +27,11 @@ class Coverage:
 
     @property
     def prefix_bytes(self) -> int:
-        """How many bytes are there without a gap from the beginning on."""
+        """Return how many bytes exist without a gap from the beginning."""
         return self._stops[0] if self._starts and self._starts[0] == 0 else 0
 
     def add(self, start: int, stop: int) -> None:
-        """These bytes are there now, all or some of them perhaps for the second time."""
+        """Add a span, which may overlap existing ones."""
         assert 0 <= start <= stop
         if start == stop:
             return
@@ -44,7 +45,7 @@ class Coverage:
         self._stops[first:last] = [stop]
 
     def gaps(self, size_bytes: int) -> Iterator[Span]:
-        """The gaps in a file of this size, ascending."""
+        """Yield the gaps in a file of this size, ascending."""
         at = 0
         for start, stop in self.spans:
             if at < min(start, size_bytes):
