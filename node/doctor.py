@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from metadata.model.identifiers import is_sha256, is_uuid
-from metadata.rpc.findings import Findings, check_credential, check_known, check_private_directory
+from metadata.rpc.findings import (
+    Findings,
+    check_credential,
+    check_known,
+    check_private_directory,
+    entries_of,
+)
 from node.base.config import OTHERS_WRITE, NodeFiles
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.diskio.fs import READ_FLAGS
@@ -69,7 +75,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
 def _check_blobs(findings: Findings, blobs: Path, *, deep: bool) -> None:
     count = _Count()
     for leaf in _leaves(findings, blobs):
-        names = {entry.name for entry in _entries(findings, leaf)}
+        names = {entry.name for entry in entries_of(findings, leaf)}
         for name in sorted(names):
             _check_name(findings, leaf, name, names, count, deep=deep)
     how = "every byte" if deep else "names, sizes and sidecars; --deep reads every byte"
@@ -80,29 +86,15 @@ def _check_blobs(findings: Findings, blobs: Path, *, deep: bool) -> None:
 
 def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
     """Yield the directories blobs/ab/cd."""
-    for upper in _entries(findings, blobs):
+    for upper in entries_of(findings, blobs):
         if not (_PREFIX.fullmatch(upper.name) and upper.is_dir(follow_symlinks=False)):
             findings.problem(Path(upper.path), "does not belong among the blobs", _STRAY)
             continue
-        for leaf in _entries(findings, Path(upper.path)):
+        for leaf in entries_of(findings, Path(upper.path)):
             if _PREFIX.fullmatch(leaf.name) and leaf.is_dir(follow_symlinks=False):
                 yield Path(leaf.path)
             else:
                 findings.problem(Path(leaf.path), "does not belong among the blobs", _STRAY)
-
-
-def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
-    """Return the entries by name; none if the directory is missing, which was reported before."""
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        findings.problem(
-            directory, f"cannot be read: {error.strerror}", "Check the disk and its file system."
-        )
-        return []
 
 
 def _check_name(
@@ -153,7 +145,7 @@ def _sidecar_fault(path: Path, size_bytes: int) -> str:
 
 def _check_uploads(findings: Findings, uploads: Path) -> None:
     found = 0
-    for entry in _entries(findings, uploads):
+    for entry in entries_of(findings, uploads):
         path = Path(entry.path)
         if is_uuid(entry.name) and entry.is_dir(follow_symlinks=False):
             found += 1
@@ -189,7 +181,7 @@ def _check_upload(findings: Findings, path: Path) -> None:
 
 
 def _describe_quarantine(findings: Findings, quarantine: Path) -> None:
-    names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
+    names = [entry.name for entry in entries_of(findings, quarantine) if is_sha256(entry.name)]
     if names:
         found = counted(len(names), "blob that was", "blobs that were")
         findings.fact(f"quarantine: {found} damaged or unknown to the log")

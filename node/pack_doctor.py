@@ -1,21 +1,21 @@
 """An offline check of the packs of a node: headers, records, and the index with the positions of blobs.
 
 It changes nothing: the index is read from a copy, as SQLite writes files next to a database even to read it.
+
+Tested by tests/cluster/test_doctor.py.
 """
 
 import hashlib
 import os
-import shutil
 import sqlite3
 import stat
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from metadata.rpc.findings import OTHERS, Findings, check_private_directory
+from metadata.rpc.findings import OTHERS, Findings, check_private_directory, copied_database, entries_of
 from node.diskio.fs import READ_FLAGS
 from node.packs.index import DAMAGED, SPARE
 from node.packs.pack_file import PackReader, number_of, pack_name
@@ -68,7 +68,7 @@ def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
         return
     check_private_directory(findings, packs)
     numbers, blobs, count = set[int](), _indexed(findings, packs, deep=deep), _Count()
-    for entry in _entries(findings, packs):
+    for entry in entries_of(findings, packs):
         number = number_of(entry.name)
         if number is not None:
             numbers.add(number)
@@ -88,35 +88,18 @@ def check_packs(findings: Findings, packs: Path, *, deep: bool) -> None:
         findings.fact(f"{count.unbegun} packs without a header, as crashes leave them: harmless")
 
 
-def _entries(findings: Findings, directory: Path) -> "Sequence[os.DirEntry[str]]":
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        findings.problem(directory, f"cannot be read: {error.strerror}", "Check the disk.")
-        return []
-
-
 def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
     """Return the index's entries of each pack; None if it is unusable."""
     path = packs / INDEX
     if not path.exists():
         findings.fact("the packs have no index: the next start creates it")
         return None
-    parts = [part for suffix in ("", "-wal") if (part := packs / f"{INDEX}{suffix}").exists()]
-    needed_bytes = sum(part.stat().st_size for part in parts)
-    with tempfile.TemporaryDirectory(prefix="filestore-doctor-") as directory:
-        if shutil.disk_usage(directory).free < needed_bytes:
-            advice = f"Set TMPDIR to a directory with {needed_bytes} free bytes, and run this again."
-            findings.problem(path, "was not checked: there is no room for a copy", advice)
-            return None
-        try:
-            for part in parts:
-                shutil.copyfile(part, Path(directory) / part.name)
-            return _read(Path(directory) / INDEX, deep=deep)
-        except (sqlite3.Error, OSError, RowInvalid) as error:
-            findings.problem(path, f"cannot be read: {error}", _ANEW)
-    return None
+    try:
+        with copied_database(findings, path) as copy:
+            return None if copy is None else _read(copy, deep=deep)
+    except (sqlite3.Error, OSError, RowInvalid) as error:
+        findings.problem(path, f"cannot be read: {error}", _ANEW)
+        return None
 
 
 def _read(copy: Path, *, deep: bool) -> _Blobs:

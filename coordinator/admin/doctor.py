@@ -5,9 +5,7 @@ here, and the database is read from a copy, as SQLite writes files next to a dat
 """
 
 import os
-import shutil
 import sqlite3
-import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -19,7 +17,7 @@ from coordinator.admin.authority import INTERMEDIATE_PURPOSE
 from coordinator.admin.setup import read_genesis
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.database import newest_key
-from coordinator.storage.log_directory import File, OsFile
+from coordinator.storage.log_directory import OsDirectory, OsFile
 from coordinator.storage.raft_log import SEGMENT_BYTES
 from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
@@ -32,6 +30,7 @@ from metadata.rpc.findings import (
     check_known,
     check_private_directory,
     check_secret,
+    copied_database,
 )
 from runtime.disk import while_stopped
 from runtime.wording import counted
@@ -97,23 +96,14 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
         )
 
 
-class _ReadOnlyDirectory:
-    """A log's directory for `recover`, which would repair it: here nothing is changed.
+class _ReadOnlyDirectory(OsDirectory):
+    """A log's directory for `recover`, which would repair it: here nothing is changed."""
 
-    See coordinator.storage.log_directory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def names(self) -> list[str]:
-        return sorted(os.listdir(self._path))
-
-    def open(self, name: str) -> File:
+    def open(self, name: str) -> OsFile:
         descriptor = os.open(self._path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         return _ReadOnlyFile(descriptor, lambda _: None)
 
-    def create(self, name: str) -> File:
+    def create(self, name: str) -> OsFile:
         raise AssertionError(f"a check makes no {name}")
 
     def rename(self, source: str, target: str) -> None:
@@ -127,15 +117,6 @@ class _ReadOnlyDirectory:
 
     def lock(self) -> None:
         """Do nothing, as `while_stopped` locks."""
-
-    def free_bytes(self) -> int:
-        return 0
-
-    def path(self, name: str) -> Path:
-        return self._path / name
-
-    def close(self) -> None:
-        """Do nothing, as no file is open."""
 
 
 class _ReadOnlyFile(OsFile):
@@ -160,7 +141,8 @@ def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
     """Return the index of the log, and its latest term."""
     index = LogIndex()
     try:
-        recovered = recover(_ReadOnlyDirectory(path), index, SEGMENT_BYTES)
+        with closing(_ReadOnlyDirectory(path)) as directory:
+            recovered = recover(directory, index, SEGMENT_BYTES)
     except LogDamaged as damage:
         findings.problem(damage.path, damage.details, _REBUILD)
         return None
@@ -186,18 +168,9 @@ def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, i
     if not files.state.exists():
         findings.fact("database: none; the next start creates it from the log")
         return 0, 0
-    parts = [
-        path for path in (files.state, files.state.with_name(f"{files.state.name}-wal")) if path.exists()
-    ]
-    needed_bytes = sum(path.stat().st_size for path in parts)
-    with tempfile.TemporaryDirectory(prefix="filestore-doctor-") as directory:
-        if shutil.disk_usage(directory).free < needed_bytes:
-            advice = f"Set TMPDIR to a directory with {needed_bytes} free bytes, and run this again."
-            findings.problem(files.state, "was not checked: there is no room for a copy", advice)
+    with copied_database(findings, files.state) as copy:
+        if copy is None:
             return None
-        for path in parts:
-            shutil.copyfile(path, Path(directory) / path.name)
-        copy = Path(directory) / files.state.name
         found = _examine_database(findings, files.state, copy)
         if found is not None and found[0]:
             _check_cluster_key(findings, files, copy)

@@ -1,9 +1,15 @@
 """The findings of an offline check of a data directory, and the checks that every role shares.
 
 Everything here only reads.
+
+Tested by tests/cluster/test_doctor.py.
 """
 
-from contextlib import suppress
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +65,38 @@ class Findings:
     def fact(self, line: str) -> None:
         """Record a fact that was checked."""
         self.facts.append(line)
+
+
+@contextmanager
+def copied_database(findings: Findings, path: Path) -> Iterator[Path | None]:
+    """Yield a copy of an SQLite database, as SQLite writes files next to a database even to read it.
+
+    None if there is no room for a copy, which is reported. Raises OSError.
+    """
+    parts = [part for suffix in ("", "-wal") if (part := path.with_name(f"{path.name}{suffix}")).exists()]
+    needed_bytes = sum(part.stat().st_size for part in parts)
+    with tempfile.TemporaryDirectory(prefix="filestore-doctor-") as directory:
+        if shutil.disk_usage(directory).free < needed_bytes:
+            advice = f"Set TMPDIR to a directory with {needed_bytes} free bytes, and run this again."
+            findings.problem(path, "was not checked: there is no room for a copy", advice)
+            yield None
+            return
+        for part in parts:
+            shutil.copyfile(part, Path(directory) / part.name)
+        yield Path(directory) / path.name
+
+
+def entries_of(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
+    """Return the entries by name; none if the directory is missing, which was reported before."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        advice = "Check the disk and its file system."
+        findings.problem(directory, f"cannot be read: {error.strerror}", advice)
+        return []
 
 
 def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
