@@ -12,7 +12,6 @@ import random
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 
 import aiohttp
 
@@ -20,6 +19,7 @@ from ca.tls import client_context
 from node.packs.store import BLOB_BYTES_MAX
 from tests.chaos.clients import Ledger
 from tests.chaos.members import Member
+from tests.file_ledger import GONE, File
 from tests.seeded_content import SeededContent, even_by_logarithm
 
 CLIENTS = 3
@@ -35,7 +35,6 @@ RETRY_S = 0.3
 READERS = 8  # of everything, in the end
 FINAL_TIMEOUT_S = 60.0
 REFUSALS = frozenset({408, 423, 429, 503, 507})
-GONE = frozenset({404, 410})
 FILES = "/api/v1/project-files"
 _TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
@@ -48,16 +47,6 @@ class Content(SeededContent):
         low, high = (BLOB_BYTES_MAX + 1, LARGE_BYTES_MAX) if dice.random() < LARGE else (1, BLOB_BYTES_MAX)
         even = round(even_by_logarithm(dice, low, high))
         return dice.choice(BOUNDARIES) if dice.random() < 0.1 else even
-
-
-@dataclass
-class Stored:
-    """A file whose content was acknowledged."""
-
-    file_uuid: str
-    content: Content
-    is_deletion_asked: bool = False
-    is_deleted: bool = False  # that was acknowledged
 
 
 @dataclass(frozen=True)
@@ -79,9 +68,9 @@ class Contents:
         ledger: Ledger,
         dice: random.Random,
     ) -> None:
-        self.kept: dict[str, Stored] = {}  # acknowledged, and nobody has asked for its deletion
+        self.kept: dict[str, File] = {}  # acknowledged, and nobody has asked for its deletion
         self.stored_count = 0
-        self._deleted: list[Stored] = []
+        self._deleted: list[File] = []
         self._nodes = nodes
         self._http = http
         self._ledger = ledger
@@ -114,7 +103,7 @@ class Contents:
             for number in range(1, READERS + 1):
                 group.create_task(self._read_in_turn(f"reader-{number}", left, give_up_at))
 
-    async def _read_in_turn(self, client: str, left: Iterator[tuple[str, Stored]], give_up_at: float) -> None:
+    async def _read_in_turn(self, client: str, left: Iterator[tuple[str, File]], give_up_at: float) -> None:
         for node, stored in left:
             while not await self._read(client, node, stored):
                 if self._ledger.now_s() > give_up_at:
@@ -156,7 +145,7 @@ class Contents:
             )
         if created is None or created.status != 201:
             return False
-        stored = Stored(json.loads(created.body)["file_uuid"], content)
+        stored = File(json.loads(created.body)["file_uuid"], content)
         is_there = created.offset == content.size_bytes or await self._put(client, stored, created.offset)
         if is_there:
             self.kept[stored.file_uuid] = stored
@@ -169,7 +158,7 @@ class Contents:
         self._contents.append(Content(self._seed, len(self._contents)))
         return self._contents[-1]
 
-    async def _put(self, client: str, stored: Stored, offset: int) -> bool:
+    async def _put(self, client: str, stored: File, offset: int) -> bool:
         """Send all from this offset on, and again from where it is said to stand; whether it is stored."""
         content, raw = stored.content, stored.content.bytes()
         for _ in range(TRIES_MAX):
@@ -192,17 +181,17 @@ class Contents:
                 return False
         return False
 
-    async def _read(self, client: str, node: str, stored: Stored) -> bool:
+    async def _read(self, client: str, node: str, stored: File) -> bool:
         """Whether that was answered. What is wrong with the answer is a fault."""
         was_deleted = stored.is_deleted
         answer = await self._ask(client, "GET", _file(stored), GONE | {200}, node=node)
         if answer is None:
             return False
-        if wrong := wrong_with(answer, stored, was_deleted=was_deleted):
+        if wrong := stored.wrong_with(answer.status, answer.body, was_deleted=was_deleted):
             self._fault(f"{client} asked {node} for {stored.file_uuid}: {wrong}")
         return True
 
-    async def _remove(self, client: str, stored: Stored) -> bool:
+    async def _remove(self, client: str, stored: File) -> bool:
         """Delete a file; whether that was acknowledged."""
         stored.is_deletion_asked = True
         del self.kept[stored.file_uuid]
@@ -268,19 +257,6 @@ class Contents:
         self._ledger.faults.append(f"at {self._ledger.now_s():.3f} s: {text}")
 
 
-def wrong_with(answer: Answer, stored: Stored, *, was_deleted: bool) -> str:
-    """What must not be read of a file; "" for nothing. `was_deleted`: when it was asked for."""
-    if answer.status in GONE:
-        return "" if stored.is_deletion_asked else f"{answer.status}, and nobody has deleted it"
-    if answer.status == 200 and was_deleted:
-        return "it is there, and its deletion was acknowledged"
-    if answer.status == 200 and len(answer.body) != stored.content.size_bytes:
-        return f"{len(answer.body)} of {stored.content.size_bytes} bytes"
-    if answer.status == 200 and sha256(answer.body).hexdigest() != stored.content.sha256:
-        return "wrong bytes"
-    return ""
-
-
 def session(root_pem: str, token: str) -> aiohttp.ClientSession:
     """What asks the nodes, with this token. Their certificates may be of a time that is yet to come."""
     context = client_context(root_pem)
@@ -292,5 +268,5 @@ def session(root_pem: str, token: str) -> aiohttp.ClientSession:
     )
 
 
-def _file(stored: Stored) -> str:
+def _file(stored: File) -> str:
     return f"/api/v1/files/{stored.file_uuid}"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.programs import run_program
+from tests.file_ledger import SIZE_BYTES_MAX, SIZE_BYTES_MIN, Content
 from tests.healing.__main__ import ACTS, CLIENTS, summed
-from tests.healing.ledger import SIZE_BYTES_MAX, SIZE_BYTES_MIN, Content
 
 RUN_TIMEOUT_S = 500.0  # about 90 s on an idle machine; tests share theirs
 OPERATIONS = 60

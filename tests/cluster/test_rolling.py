@@ -6,7 +6,6 @@ store, read and delete.
 is the long form.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -24,6 +23,7 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_storm import Storm, blobs_lacking
 from tests.cluster.worker_processes import pids_of
+from tests.file_ledger import GONE, File, Ledger
 
 ROLLING_S = float(os.environ.get("ROLLING_S", "30"))
 SEED = int(os.environ.get("ROLLING_SEED", "1"))
@@ -32,50 +32,17 @@ PATIENCE_S = 30.0  # of a client: who drains ends what is under way first
 STORED_S = 60.0  # for one upload, whatever is restarted
 HEALED_S = 90.0
 FILES_MIN = 20  # before any is deleted
-SIZE_BYTES_MIN, SIZE_BYTES_MAX = 1 << 10, 16 << 20
 SOCKETS_MORE_MAX = 40  # connections that are kept come and go
 SOCKETS_BACK_S = 60.0
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(ROLLING_S + 300)]
 
 
-class Files:
-    """What is stored, by sha256; whatever was taken out of it may be gone."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, str] = {}
-
-    def add(self, file_uuid: str, sha256: str) -> None:
-        with self._lock:
-            self._known[file_uuid] = sha256
-
-    def choose(self, dice: random.Random) -> tuple[str, str] | None:
-        with self._lock:
-            return dice.choice(list(self._known.items())) if self._known else None
-
-    def take(self, dice: random.Random) -> str | None:
-        with self._lock:
-            if len(self._known) < FILES_MIN:
-                return None
-            file_uuid = dice.choice(list(self._known))
-            del self._known[file_uuid]
-            return file_uuid
-
-    def __contains__(self, file_uuid: str) -> bool:
-        with self._lock:
-            return file_uuid in self._known
-
-    def all(self) -> list[tuple[str, str]]:
-        with self._lock:
-            return list(self._known.items())
-
-
 class Client:
     """Stores, reads and deletes, each at any node, in a thread."""
 
-    def __init__(self, storm: Storm, files: Files, number: int) -> None:
-        self.storm, self.files, self.number = storm, files, number
+    def __init__(self, storm: Storm, ledger: Ledger, number: int) -> None:
+        self.storm, self.ledger, self.number = storm, ledger, number
         self.dice = random.Random(f"{storm.seed}/{number}")
 
     def run(self) -> None:
@@ -96,18 +63,17 @@ class Client:
         return answer
 
     def store(self) -> None:
-        size = int(SIZE_BYTES_MIN * (SIZE_BYTES_MAX / SIZE_BYTES_MIN) ** self.dice.random())
-        content = self.dice.randbytes(size)
-        fields = {"filename": "rolling", "project_id": "lab", "size_bytes": size}
+        content = self.ledger.new_content()
+        fields = {"filename": "rolling", "project_id": "lab", "size_bytes": content.size_bytes}
         created = self.ask("POST", "/project-files", json.dumps(fields).encode())
         if created is None or created.status != 201:
             return
         file_uuid = str(created.json["file_uuid"])
         until_s = time.monotonic() + STORED_S
         while time.monotonic() < until_s:
-            answer = self.ask("PUT", f"/files/{file_uuid}/content", content)
+            answer = self.ask("PUT", f"/files/{file_uuid}/content", content.bytes())
             if answer is not None and (answer.status == 200 or self.is_stored(file_uuid, answer)):
-                self.files.add(file_uuid, hashlib.sha256(content).hexdigest())
+                self.ledger.add(File(file_uuid, content, is_stored=True))
                 return
             if answer is not None and answer.status not in (409, 423, 503):
                 self.storm.fault(f"PUT of {file_uuid}: {answer.status} {answer.body[:200]!r}")
@@ -122,27 +88,28 @@ class Client:
         return asked is not None and asked.status == 200 and asked.json["status"] == "available"
 
     def read(self) -> None:
-        if (chosen := self.files.choose(self.dice)) is None:
+        if not (stored := self.ledger.stored()):
             return
-        file_uuid, sha256 = chosen
-        answer = self.ask("GET", f"/files/{file_uuid}")
+        file = self.dice.choice(stored)
+        answer = self.ask("GET", f"/files/{file.file_uuid}")
         if answer is None or answer.status == 503:
             return
-        if answer.status == 200:
-            if hashlib.sha256(answer.body).hexdigest() != sha256:
-                self.storm.fault(f"{file_uuid}: other bytes")
-        elif answer.status != 404 or file_uuid in self.files:
-            self.storm.fault(f"{file_uuid}: {answer.status} {answer.body[:200]!r}")
+        if wrong := file.wrong_with(answer.status, answer.body, was_deleted=False):
+            self.storm.fault(f"{file.file_uuid}: {wrong}")
+        elif answer.status not in GONE | {200}:
+            self.storm.fault(f"{file.file_uuid}: {answer.status} {answer.body[:200]!r}")
 
     def delete(self) -> None:
-        if (file_uuid := self.files.take(self.dice)) is None:
+        if len(stored := self.ledger.stored()) < FILES_MIN:
             return
-        answer = self.ask("DELETE", f"/files/{file_uuid}")
+        file = self.dice.choice(stored)
+        file.is_deletion_asked = True
+        answer = self.ask("DELETE", f"/files/{file.file_uuid}")
         if answer is None or answer.status != 200:
             return
-        asked = self.ask("GET", f"/files/{file_uuid}")
+        asked = self.ask("GET", f"/files/{file.file_uuid}")
         if asked is not None and asked.status not in (404, 503):
-            self.storm.fault(f"{file_uuid}: deleted, and then {asked.status}")
+            self.storm.fault(f"{file.file_uuid}: deleted, and then {asked.status}")
 
 
 def maintain(storm: Storm) -> None:
@@ -197,8 +164,8 @@ def test_nothing_is_lost_while_members_come_and_go_in_order(tmp_path: Path) -> N
         tmp_path / "cluster", node_count=4, replicas=2, write_quorum=2, node_options=options
     ) as cluster:
         before = {member.id: sockets(cluster, member) for member in cluster.members}
-        storm, files = Storm(cluster, SEED), Files()
-        threads = [threading.Thread(target=Client(storm, files, number).run) for number in range(CLIENTS)]
+        storm, ledger = Storm(cluster, SEED), Ledger(SEED)
+        threads = [threading.Thread(target=Client(storm, ledger, number).run) for number in range(CLIENTS)]
         for thread in threads:
             thread.start()
         try:
@@ -208,15 +175,15 @@ def test_nothing_is_lost_while_members_come_and_go_in_order(tmp_path: Path) -> N
             for thread in threads:
                 thread.join()
         cluster.wait_healthy()
-        print(f"{len(files.all())} files; {dict(sorted(storm.counts.items()))}")
+        print(f"{len(ledger.stored())} files; {dict(sorted(storm.counts.items()))}")
         wait_until(lambda: blobs_lacking(cluster) == 0, what="every replica", timeout_s=HEALED_S)
         for node in cluster.nodes:
-            for file_uuid, sha256 in files.all():
-                answer = cluster.get(f"/files/{file_uuid}", node=node)
-                if answer.status != 200 or hashlib.sha256(answer.body).hexdigest() != sha256:
-                    storm.fault(f"{file_uuid} at {node.id}: {answer.status}")
+            for file in ledger.stored():
+                answer = cluster.get(f"/files/{file.file_uuid}", node=node)
+                if answer.status != 200 or file.wrong_with(200, answer.body, was_deleted=False):
+                    storm.fault(f"{file.file_uuid} at {node.id}: {answer.status}")
         assert not storm.faults, "\n".join(storm.faults)
-        assert len(files.all()) >= FILES_MIN
+        assert len(ledger.stored()) >= FILES_MIN
 
         def grown() -> dict[str, int]:
             return {member.id: sockets(cluster, member) - before[member.id] for member in cluster.members}

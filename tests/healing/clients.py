@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.cluster.harness import API, Answer
 from tests.cluster.upload_steps import TUS
-from tests.healing.ledger import Content, File
+from tests.file_ledger import GONE, Content, File
 from tests.healing.stage import Stage
 
 CLIENTS: Final = 4
@@ -260,16 +260,15 @@ def _is_as_sent(stage: Stage, file: File, answer: Answer) -> bool:
 
 
 def _read(stage: Stage, dice: random.Random, file: File) -> str:
+    was_deleted = file.is_deleted
     answer = ask(stage, dice, "GET", f"/files/{file.file_uuid}")
     if answer is None:
         return "broken off"
-    if answer.status == 200:
-        if answer.body != file.content.bytes():
-            stage.ledger.fault(f"{file.file_uuid} was read with other bytes")
-        return "right bytes"
-    if answer.status not in REFUSALS and not (answer.status == 404 and file.is_deletion_asked):
+    if wrong := file.wrong_with(answer.status, answer.body, was_deleted=was_deleted):
+        stage.ledger.fault(f"GET {file.file_uuid}: {wrong}")
+    elif answer.status not in REFUSALS | GONE | {200}:
         stage.ledger.fault(f"GET {file.file_uuid} answered {answer.status}: {answer.body[:300]!r}")
-    return f"{answer.status}"
+    return "right bytes" if answer.status == 200 and not wrong else f"{answer.status}"
 
 
 def _delete(stage: Stage, dice: random.Random, file: File) -> str:

@@ -20,7 +20,7 @@ from coordinator.storage.config import CoordinatorFiles
 from deploy.dev_cluster import Member
 from tests.cluster.disk_shim import DiskRules
 from tests.cluster.harness import Cluster
-from tests.healing.ledger import Ledger
+from tests.file_ledger import Ledger
 
 NODES = 5
 NODES_MAX = 7  # that are there at once

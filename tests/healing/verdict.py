@@ -16,7 +16,7 @@ from deploy.dev_cluster import Member
 from node.packs.store import BLOB_BYTES_MAX
 from tests.blobs_on_disk import is_sound_on
 from tests.cluster.test_doctor import doctor
-from tests.healing.ledger import SIZE_BYTES_MAX, File
+from tests.file_ledger import SIZE_BYTES_MAX, File
 from tests.healing.stage import REPLICAS, Stage
 from tests.packed_blobs import packed_sizes, packs_of
 

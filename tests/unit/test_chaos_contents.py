@@ -3,7 +3,8 @@
 import pytest
 
 from node.packs.store import BLOB_BYTES_MAX
-from tests.chaos.contents import LARGE_BYTES_MAX, Answer, Content, Stored, wrong_with
+from tests.chaos.contents import LARGE_BYTES_MAX, Content
+from tests.file_ledger import File
 
 CONTENT = Content(seed=1, number=1)
 RIGHT = CONTENT.bytes()
@@ -21,22 +22,22 @@ OTHER = bytes([RIGHT[0] ^ 1]) + RIGHT[1:]
     ],
 )
 def test_content_that_was_acknowledged_is_read_whole(status: int, body: bytes, wrong: str) -> None:
-    assert wrong_with(Answer(status, -1, body), Stored("f", CONTENT), was_deleted=False) == wrong
+    assert File("f", CONTENT).wrong_with(status, body, was_deleted=False) == wrong
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, RIGHT), (404, b"")])
 def test_content_under_deletion_is_read_whole_or_not_at_all(status: int, body: bytes) -> None:
-    stored = Stored("f", CONTENT, is_deletion_asked=True)
+    stored = File("f", CONTENT, is_deletion_asked=True)
 
-    assert wrong_with(Answer(status, -1, body), stored, was_deleted=False) == ""
-    assert wrong_with(Answer(200, -1, OTHER), stored, was_deleted=False) == "wrong bytes"
+    assert stored.wrong_with(status, body, was_deleted=False) == ""
+    assert stored.wrong_with(200, OTHER, was_deleted=False) == "wrong bytes"
 
 
 def test_content_whose_deletion_was_acknowledged_is_not_read() -> None:
-    stored = Stored("f", CONTENT, is_deletion_asked=True, is_deleted=True)
+    stored = File("f", CONTENT, is_deletion_asked=True, is_deleted=True)
 
-    assert wrong_with(Answer(404, -1, b""), stored, was_deleted=True) == ""
-    assert "is there" in wrong_with(Answer(200, -1, RIGHT), stored, was_deleted=True)
+    assert stored.wrong_with(404, b"", was_deleted=True) == ""
+    assert "is there" in stored.wrong_with(200, RIGHT, was_deleted=True)
 
 
 def test_contents_are_small_and_large_and_at_the_boundary_of_packs() -> None:

@@ -1,13 +1,16 @@
-"""What clients did and were told: contents made from the seed, and the files that name them. No I/O here."""
+"""What clients of random programs were told of their files, and what none may read then. No I/O here."""
 
 import collections
 import random
 import threading
 from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
 
 from tests.seeded_content import SeededContent, even_by_logarithm
 
 SIZE_BYTES_MIN, SIZE_BYTES_MAX = 4 << 10, 13 << 20
+GONE: Final = frozenset({404, 410})
 
 
 class Content(SeededContent):
@@ -22,11 +25,23 @@ class File:
     """A record that a client made, and what it knows of it. For one client at a time, but for reads."""
 
     file_uuid: str
-    content: Content
+    content: SeededContent
     is_stored: bool = False  # the upload was acknowledged
     acknowledged_bytes: int = 0  # of an upload that is not finished: nothing less may ever be told
     is_deletion_asked: bool = False
     is_deleted: bool = False  # the deletion was acknowledged
+
+    def wrong_with(self, status: int, body: bytes, *, was_deleted: bool) -> str:
+        """What must not be read of a stored file; "" for nothing. `was_deleted`: when it was asked for."""
+        if status in GONE:
+            return "" if self.is_deletion_asked else f"{status}, and nobody has deleted it"
+        if status == 200 and was_deleted:
+            return "it is there, and its deletion was acknowledged"
+        if status == 200 and len(body) != self.content.size_bytes:
+            return f"{len(body)} of {self.content.size_bytes} bytes"
+        if status == 200 and sha256(body).hexdigest() != self.content.sha256:
+            return "wrong bytes"
+        return ""
 
 
 @dataclass
