@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -266,21 +265,14 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def copied(path: Path, checkout: Path) -> None:
-    copy = checkout / path.relative_to(ROOT)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(path, copy)
-
-
 def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None:
     require_curl()
     checkout = tmp_path / "checkout"
     for path in committed_files():
-        copied(path, checkout)
-        if path.suffix == ".py" and (compiled := Path(cache_from_source(str(path)))).exists():
-            copied(compiled, checkout)
-    for name in ("constraints-runtime.txt", "pyproject.toml", "client/pyproject.toml"):
-        os.utime(checkout / name, (0, 0))  # older than what is installed: nothing is installed again
+        copy = checkout / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+        os.utime(copy, (0, 0))  # older than what is installed: nothing is installed again over this checkout
     (checkout / ".venv").symlink_to(ROOT / ".venv")
     curl = ["curl", "-K", ".filestore/curl.conf"]
     content, urls = b"x" * 100_000, []
