@@ -43,13 +43,7 @@ PURE_IMPORTS_EXTRA = {
     "coordinator/raft": {"random"},  # for the type: the dice are handed in
     "coordinator/machine": {"sqlite3", "hmac"},  # hmac: comparing digests in constant time
 }
-PURE_NEIGHBOURS = (
-    "coordinator.",
-    "metadata.model",
-    "metadata.protocol",
-    "runtime.bounds",
-    "runtime.timestamps",
-)
+PURE_NEIGHBOURS = ("coordinator.", "metadata.model", "metadata.protocol", "runtime.bounds", "runtime.times")
 PURE_CALLS_FORBIDDEN = {"hash", "id", "open", "print", "eval", "exec", "__import__", "input"}
 FENCE = ("web/internals/", f"{CLIENT}/filesystem")  # what fsspec lets others define begins so
 # Public by name, but not by their documentation: what is made of them changes as private names do.

@@ -22,9 +22,9 @@ VALUES = (
         f"{_TABLE}fields_of_bodies",
     ),
     Mutant.of(
-        "id that is none taken",
+        "content type that is none taken",
         "api/bodies/checks",
-        "    if not is_uuid(text.lower()):",
+        "    if _MEDIA_TYPE.fullmatch(text) is None:",
         "    if not text:",
         f"{_TABLE}fields_of_bodies",
     ),
