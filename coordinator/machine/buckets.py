@@ -67,7 +67,7 @@ def create(change: Change, command: CreateBucket) -> BucketRecord:
 
 
 def update(change: Change, command: UpdateBucket) -> BucketRecord:
-    """Change name, quota, trash, protection or storage; what is unset stays. Needs admin.
+    """Change name, quota, trash, protection or storage. Needs admin.
 
     A quota below the used bytes only stops new files. The default bucket keeps its name.
     """

@@ -134,7 +134,7 @@ async def verify(
 
     # Verification continues even if this fails.
     hearing = Work("word of a snapshot", be_heard, every_s=HEARD_S, first_s=HEARD_S, level=logging.DEBUG)
-    heard = asyncio.create_task(hearing.run(), name="verifying is heard of")
+    heard = asyncio.create_task(hearing.run(), name="reports of the verification")
     try:
         await run_in_thread(incoming.finish)
     finally:

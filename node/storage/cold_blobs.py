@@ -305,7 +305,7 @@ class ColdBlobs:
             with self.open(sha256) as blob:
                 self.chunks.note_purged(set(blob.manifest.ids()))
         except (BlobMissing, BlobDamaged):
-            return  # it is hot; or nobody can say which chunks were its own
+            return  # it is hot, or its chunks are unknown
 
     def writer(self, blob: FinishedBlob) -> "ColdWriter":
         """Begin a manifest of a blob of known name and size; leave it with `with`. Raises OSError."""

@@ -29,7 +29,6 @@ const locks = new Map(); // id -> the function that releases the lock of what is
 let counted = 0;
 
 export const useUploads = () => useStore(uploads);
-
 export const busy = (all) => all.filter((each) => !["stored", "failed", "file differs"].includes(each.state)).length;
 
 const find = (id) => uploads.get().find((each) => each.id === id);
