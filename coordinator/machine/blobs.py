@@ -22,6 +22,11 @@ _PURGED = (
     " WHERE b.reference_count > 0 OR (b.collected_at IS NULL AND b.released_at_ms <= ?)"
 )
 
+# A replica of `blobs b` on a node that has another state.
+_REPLICA_UP = (
+    "SELECT 1 FROM blob_replicas r JOIN nodes n USING (node_id) WHERE r.sha256 = b.sha256 AND n.state <> ?"
+)
+
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
     """Return the blob with this content, or None if no file refers to it."""
@@ -179,9 +184,8 @@ def is_purged(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
 def purged_bytes(db: sqlite3.Connection) -> int:
     """Return the bytes of noted content that is about to leave nodes that are not down, once each."""
     row = db.execute(
-        "SELECT IFNULL(SUM(b.size_bytes), 0) FROM purged_blobs p JOIN blobs b ON b.sha256 = p.sha256"
-        " WHERE b.reference_count = 0 AND EXISTS (SELECT 1 FROM blob_replicas r"
-        " JOIN nodes n ON n.node_id = r.node_id WHERE r.sha256 = b.sha256 AND n.state <> ?)",
+        "SELECT IFNULL(SUM(b.size_bytes), 0) FROM purged_blobs p JOIN blobs b USING (sha256)"
+        f" WHERE b.reference_count = 0 AND EXISTS ({_REPLICA_UP})",
         (DOWN,),
     ).fetchone()
     return int(row[0])
