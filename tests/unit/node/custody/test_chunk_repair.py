@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ca.certificates import Authority
+from node.cold.manifest import ContentChunk
 from node.custody import chunk_repair, freezing
 from node.custody.custody import Custody
 from node.storage.quarantine import Quarantine
-from node.storage.segments import SegmentHasher, encode_sidecar
 from tests.unit.cold_store import no_pace, read, version
 from tests.unit.custody_node import Log
 from tests.unit.node.content.test_cold_downloads import damage
@@ -102,21 +102,11 @@ async def test_replicas_with_a_chunk_that_no_node_has_go_out_of_service(
 
 
 async def test_bytes_that_are_not_the_chunk_are_not_stored(tmp_path: Path, peer_authority: Authority) -> None:
-    async with two_nodes(tmp_path, peer_authority) as (one, two, custody, _state):
-        blobs, name = one.services.blobs, NAMES[0]
-        chunk_id = manifest_of(one, name)[0]
-        blobs.cold.note_damaged(chunk_id)
-        rows = [row for row in blobs.cold.chunks.rows(bytes(32), b"\xff" * 33) if row.sha256 == chunk_id]
-        blobs.cold.chunks.remove(rows)
-        for other in NAMES:
-            path = two.directory / "blobs" / other[:2] / other[2:4] / other
-            path.chmod(0o600)
-            path.write_bytes(bytes(len(path.read_bytes())))
-            sums = path.with_name(f"{other}.sums")
-            sums.chmod(0o600)
-            hasher = SegmentHasher()
-            hasher.update(path.read_bytes())
-            sums.write_bytes(encode_sidecar(hasher.sums()))
-        await custody.cold._repair.repair_noted()
-        assert blobs.cold.damaged_chunks(1) == [chunk_id]
-        assert blobs.cold.chunks.has([chunk_id]) == set()
+    """Another node sends what it has there, and this may be damaged or the content of another blob."""
+    async with two_nodes(tmp_path, peer_authority) as (one, _, custody, _state):
+        other = ContentChunk(hashlib.sha256(b"other").digest(), 0, 70_000)
+        assert not await custody.cold._repair._fetch([(NAMES[0], other)])
+        assert one.services.blobs.cold.chunks.has([other.id]) == set()
+        sound = ContentChunk(hashlib.sha256(CONTENTS[0][:70_000]).digest(), 0, 70_000)
+        assert await custody.cold._repair._fetch([(NAMES[0], sound)])
+        assert one.services.blobs.cold.chunks.get(sound.id) == CONTENTS[0][:70_000]
