@@ -8,6 +8,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from deploy.dev_cluster import Member
+from deploy.processes import wait_until
 from tests.browser.chromium import Browser, Page
 from tests.browser.conftest import PACKAGES
 from tests.cluster.harness import Cluster, run_filestore
@@ -44,6 +46,10 @@ def setting(provider: RealProvider, name: str = "uni") -> Sequence[str]:
 def provider(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealProvider]:
     """A real provider that the cluster knows as uni; members of its group netlab read a bucket."""
     directory = tmp_path_factory.mktemp("provider")
+
+    def is_known(member: Member) -> bool:
+        return bool(cluster.get("/auth/providers", node=member, token=None).json["count"])
+
     with RealProvider(directory, redirects=redirects(cluster)) as started:
         for arguments in (
             setting(started),
@@ -52,6 +58,9 @@ def provider(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ):
             done = cluster.filestore(*arguments, stdin=SECRET.encode() + b"\n")
             assert done.returncode == 0, done.stderr
+        wait_until(
+            lambda: all(map(is_known, cluster.members)), what="the provider at every member", timeout_s=30
+        )
         yield started
         for secret in started.secrets():
             cluster.remember(secret)
