@@ -33,6 +33,7 @@ from api.pages import (
     page_response,
     page_wanted,
     query_flag,
+    query_label,
     query_limit,
     query_text,
     repeated,
@@ -185,7 +186,7 @@ async def list_files(request: web.Request) -> web.Response:
     query: BucketFilesQuery = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
     is_recursive = query_flag(request, "recursive")
     of_folder: dict[str, str] = {}
-    name = query_text(request, "name")
+    name = query_label(request, "name")
     if "path" in request.query or name:
         path = check_path(query_text(request, "path"))
         query = ListFolderFiles(
@@ -227,7 +228,7 @@ async def list_folders(request: web.Request) -> web.Response:
         bucket_id=bucket_id,
         path=path,
         limit=query_limit(request),
-        after=query_text(request, "cursor"),
+        after=query_label(request, "cursor"),
     )
     page = await request.app[API].metadata.read(query, FolderPage)
     start = f"{path}/" if path else ""

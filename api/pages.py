@@ -3,6 +3,8 @@
 A cursor is the log index of the last element shown, or a substitute in a list without one, so a list stays
 stable while elements are added and removed. Filters come after access control: a page may have fewer elements
 than its limit, or none, and still have a next page, since each examines a bounded number of files.
+
+Tested by tests/api/test_files.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -165,12 +167,13 @@ def file_filters(request: web.Request) -> FileFilters:
     return FileFilters(
         **page_wanted(request),
         status=status,
-        filename_prefix=_query_label(request, "filename"),
-        without_prefix=_query_label(request, "without_filename"),
+        filename_prefix=query_label(request, "filename"),
+        without_prefix=query_label(request, "without_filename"),
     )
 
 
-def _query_label(request: web.Request, name: str) -> str:
+def query_label(request: web.Request, name: str) -> str:
+    """A query parameter that is compared with a label. Raises InvalidRequest when it is longer than one."""
     label = query_text(request, name)
     if len(label) > LABEL_CHARS_MAX:
         raise InvalidRequest(f"{name}: at most {LABEL_CHARS_MAX} characters")

@@ -25,7 +25,6 @@ RAISES_NOTHING = {
     "test_module_of_a_benchmark_can_be_imported",
     "test_no_replica_that_counts_is_deleted_and_none_that_nobody_needs_stays",
     "test_only_what_the_disk_says_is_an_error",
-    "test_optional_fields_may_be_null_or_empty",
     "test_project_in_a_folder_of_its_own_is_backed_up",
     "test_random_bytes_raise_nothing_but_invalid_request",
     "test_what_older_members_do_as_well_is_proposed_at_once",

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.api.expectations import (
-    KINDS,
     VM,
     VM_EXTENDED,
     check_refused,
@@ -25,31 +24,6 @@ GIVEN: dict[str, Any] = {
     "ram_mb": 2**24,
     "extra_attributes_json": '{ "b": [1, {"a": null}], "b": 2.50 }',
 }
-BAD: list[tuple[str, Any]] = [
-    ("virt_type", "kvm"),
-    ("virt_type", 7),
-    ("format", "QCOW2"),
-    ("format", "x" * 33),
-    ("format", "a b"),
-    ("vcpus", 0),
-    ("vcpus", 1025),
-    ("vcpus", True),
-    ("vcpus", "2"),
-    ("ram_mb", 0),
-    ("ram_mb", 2**24 + 1),
-    ("ram_mb", 1.5),
-    ("extra_attributes_json", "["),
-    ("extra_attributes_json", "[]"),
-    ("extra_attributes_json", "null"),
-    ("extra_attributes_json", " "),
-    ("extra_attributes_json", '{"a": NaN}'),
-    ("extra_attributes_json", '{"a":' * 5000 + "1" + "}" * 5000),
-    ("extra_attributes_json", '{"a":' + "[" * 128 + "]" * 128 + "}"),
-    ("extra_attributes_json", '{"a": "' + "x" * 65_536 + '"}'),
-    ("extra_attributes_json", '{"a": "' + "é" * 32_768 + '"}'),
-    ("extra_attributes_json", {}),
-    ("md5", "0" * 32),
-]
 
 
 def test_record_has_the_promised_fields_and_what_was_given(cluster: Cluster) -> None:
@@ -66,11 +40,6 @@ def test_defaults(cluster: Cluster) -> None:
     assert (record["vcpus"], record["ram_mb"], record["extra_attributes_json"]) == (1, 512, "")
 
 
-@pytest.mark.parametrize(("field", "value"), BAD)
-def test_bad_value_is_refused_by_its_name(cluster: Cluster, field: str, value: Any) -> None:
-    check_refused(cluster.post("/vms", KINDS["/vms"] | {field: value}), "invalid_request", field)
-
-
 def test_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> None:
     file_uuid = create(cluster, "/vms")["file_uuid"]
     before = cluster.get(f"/vms/{file_uuid}").json
@@ -83,13 +52,6 @@ def test_update_changes_what_it_names_and_nothing_else(cluster: Cluster) -> None
         answer = cluster.request("PATCH", f"/vms/{file_uuid}", body=nothing)
         assert {name: answer.json[name] for name in GIVEN} == GIVEN
     assert cluster.get(f"/vms/{file_uuid}").json == answer.json
-
-
-def test_update_refuses_what_creation_refuses(cluster: Cluster) -> None:
-    file_uuid = create(cluster, "/vms")["file_uuid"]
-    for field, value in [*BAD, ("filename", "a/b"), ("owner_id", "other"), ("retention_period", 0)]:
-        answer = cluster.request("PATCH", f"/vms/{file_uuid}", body={field: value})
-        check_refused(answer, "invalid_request", field)
 
 
 def test_update_needs_write(cluster: Cluster) -> None:

@@ -178,34 +178,6 @@ def runs(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"id": None}, "id"),
-        ({"id": "C 4"}, "id"),
-        ({"id": 4}, "id"),
-        ({"address": None}, "address"),
-        ({"address": "example..org"}, "address"),
-        ({"address": "127.0.0.256"}, "address"),
-        ({"peer_port": None}, "peer_port"),
-        ({"peer_port": 0}, "peer_port"),
-        ({"peer_port": True}, "peer_port"),
-        ({"peer_port": "1"}, "peer_port"),
-        ({"api_port": 65536}, "api_port"),
-        ({"api_port": None}, "api_port"),
-        ({"role": "voter"}, "role"),
-    ],
-)
-def test_bad_field_of_a_new_coordinator_is_named(
-    cluster: Cluster, changes: dict[str, Any], field: str
-) -> None:
-    body = {"id": "c9", "address": "127.0.0.1", "peer_port": 1, "api_port": 2} | changes
-    body = {name: value for name, value in body.items() if value is not None}
-    answer = cluster.post("/cluster/coordinators", body)
-    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
-    assert answer.json["details"].startswith(field)
-
-
 def test_changes_of_the_group_that_make_no_sense_are_refused(cluster: Cluster) -> None:
     known = cluster.coordinators[0]
     taken = {"address": "127.0.0.1", "peer_port": known.peer_port, "api_port": 2}

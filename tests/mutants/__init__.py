@@ -17,6 +17,7 @@ from tests.mutants.rights import RIGHTS
 from tests.mutants.shared_work import SHARED_WORK
 from tests.mutants.small_files import SMALL_FILES
 from tests.mutants.storage import STORAGE
+from tests.mutants.values import VALUES
 
 MUTANTS = (
     *CONSENSUS,
@@ -36,6 +37,7 @@ MUTANTS = (
     *EXPORTS,
     *LABS,
     *LAB_NIGHTS,
+    *VALUES,
 )
 
 __all__ = ["MUTANTS"]
