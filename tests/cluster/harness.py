@@ -8,11 +8,13 @@ import hashlib
 import http.client
 import json
 import os
+import select
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -84,6 +86,38 @@ class _Forks(DevelopmentCluster):
         super().stop()
 
 
+class _KeptConnections:
+    """Connections that wait for the next request to the same server: half of a request is its handshake."""
+
+    def __init__(self) -> None:
+        self._idle: list[http.client.HTTPSConnection] = []
+        self._lock = threading.Lock()
+
+    def take(self, host: str, port: int) -> http.client.HTTPSConnection | None:
+        """One on which nothing has come since: neither bytes nor its end."""
+        while True:
+            with self._lock:
+                known = (each for each in self._idle if (each.host, each.port) == (host, port))
+                if (found := next(known, None)) is None:
+                    return None
+                self._idle.remove(found)
+            poll = select.poll()
+            poll.register(found.sock, select.POLLIN)
+            if not poll.poll(0):
+                return found
+            found.close()
+
+    def give(self, connection: http.client.HTTPSConnection) -> None:
+        with self._lock:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+
 class Cluster:
     """Use as a context manager."""
 
@@ -107,6 +141,7 @@ class Cluster:
         )
         self.directory = directory
         self.secrets: set[str] = set()
+        self._kept = _KeptConnections()
 
     def __enter__(self) -> Self:
         try:
@@ -123,6 +158,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._kept.close()
         self._development.stop()
         assert not self.leaked_secrets()
 
@@ -273,20 +309,23 @@ class Cluster:
                 else API + path
             )
         # A stranger has a loopback address of its own, so that rate limits of others do not touch it.
-        connection = http.client.HTTPSConnection(
-            host,
-            port,
-            timeout=timeout_s,
-            context=self.context,
-            source_address=(next(STRANGERS), 0) if stranger else None,
-        )
+        connection = None if stranger else self._kept.take(host, port)
+        if connection is None:
+            source = (next(STRANGERS), 0) if stranger else None
+            connection = http.client.HTTPSConnection(host, port, context=self.context, source_address=source)
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        is_done = False
         try:
             connection.request(method, path, body=content, headers=sent)
             response = connection.getresponse()
             received = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, received, response.read())
+            answer = Answer(response.status, received, response.read())
+            is_done = not stranger and not response.will_close
+            return answer
         finally:
-            connection.close()
+            self._kept.give(connection) if is_done else connection.close()
 
     def get(self, path: str, **options: Any) -> Answer:
         return self.request("GET", path, **options)
