@@ -1,4 +1,7 @@
-"""Operations on the cluster: join it, show its certificate authority, manage join tokens."""
+"""Operations on the cluster: join it, show its certificate authority, manage join tokens.
+
+Tested by tests/cluster/test_join.py.
+"""
 
 import re
 from typing import Final

@@ -1,6 +1,8 @@
 """The objects that handlers of the metadata API work with. Shared by all of them.
 
 Each process creates them once.
+
+Tested by tests/api/test_authorization.py.
 """
 
 from collections.abc import Awaitable, Callable

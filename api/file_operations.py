@@ -1,6 +1,8 @@
 """The operations that every kind of file has: creation, list, record, change and deletion.
 
 They are made from the description of the kind. `_DESCRIPTIONS`, or the kind, describes what the handlers do.
+
+Tested by tests/api/test_files.py.
 """
 
 import dataclasses

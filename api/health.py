@@ -1,4 +1,7 @@
-"""The endpoints for monitoring: whether the process runs, whether it can serve, metrics. No credential."""
+"""The endpoints for monitoring: whether the process runs, whether it can serve, metrics. No credential.
+
+Tested by tests/cluster/test_starting_members.py.
+"""
 
 from typing import Annotated, Final, Literal
 

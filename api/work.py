@@ -1,4 +1,7 @@
-"""The background work of one member: `/api/v1/work`. Admins only. Apart: each member answers for itself."""
+"""The background work of one member: `/api/v1/work`. Admins only. Apart: each member answers for itself.
+
+Tested by tests/cluster/test_command_work.py.
+"""
 
 from collections.abc import Iterator
 from typing import Final

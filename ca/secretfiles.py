@@ -2,6 +2,8 @@
 
 A file is written under a random name in the same directory, synced, and renamed: a reader sees the old
 content or the new, never a part. A crash may leave a `.NAME.*.tmp` behind; nothing reads it.
+
+Tested by tests/unit/ca/test_keys.py.
 """
 
 import contextlib

@@ -3,6 +3,8 @@
 Everything is read at the scrape, from memory or an index: the cost does not grow with the number of files.
 Each coordinator reports its own view. Only the leader certainly receives the nodes' heartbeats, so a rule
 uses the one whose `filestore_raft_is_leader` is 1.
+
+Tested by tests/cluster/test_metrics.py.
 """
 
 import shutil

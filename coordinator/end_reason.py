@@ -1,4 +1,7 @@
-"""Why a coordinator ended, if an operator can do something about it. Apart from `server`: no I/O."""
+"""Why a coordinator ended, if an operator can do something about it. Apart from `server`: no I/O.
+
+Tested by tests/cluster/test_refused_starts.py.
+"""
 
 import sqlite3
 

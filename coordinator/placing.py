@@ -1,6 +1,8 @@
 """Choose nodes for new bytes and for jobs, which the leader adds to commands. Apart from calls: no I/O.
 
 The leader can choose, as it receives the heartbeats of nodes.
+
+Tested by tests/cluster/test_space.py.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""The metrics of a member of the Raft group."""
+"""The metrics of a member of the Raft group.
+
+Tested by tests/cluster/test_metrics.py.
+"""
 
 import os
 from collections.abc import Callable

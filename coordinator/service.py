@@ -3,6 +3,8 @@
 These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and changes of the
 group. The certificate identifies the caller; a node acts only for itself. If this coordinator leads, it sets
 the time of every change and chooses placements: the state machine has no clock and receives no heartbeats.
+
+Tested by tests/unit/coordinator/test_service_time.py.
 """
 
 import asyncio

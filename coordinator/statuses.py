@@ -2,6 +2,8 @@
 
 It uses the local state and the heartbeats received here, without asking others, so it works without a
 majority too.
+
+Tested by tests/unit/coordinator/test_expiring_certificates.py.
 """
 
 import time

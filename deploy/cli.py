@@ -2,6 +2,8 @@
 
 Errors are one line on stderr with code and details; no traceback for what users meet. The exit codes are
 those of `deploy/base/failures.py`.
+
+Tested by tests/unit/deploy/test_help.py.
 """
 
 import importlib

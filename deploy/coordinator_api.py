@@ -1,4 +1,7 @@
-"""The metadata API on the client port of a coordinator. Apart from `server`, which knows of no handler."""
+"""The metadata API on the client port of a coordinator. Apart from `server`, which knows of no handler.
+
+Tested by tests/api/test_openapi.py.
+"""
 
 from aiohttp import web
 

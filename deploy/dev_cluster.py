@@ -5,6 +5,8 @@ Coordinators and nodes are child processes on loopback.
 Directory: layout.json (members and ports), one directory per member, logs/, and while everything is ready
 cluster.json, admin.token and curl.conf. A first start that failed leaves nothing worth keeping, so the next
 one starts from scratch.
+
+Tested by tests/cluster/test_development.py.
 """
 
 import asyncio

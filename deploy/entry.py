@@ -2,6 +2,8 @@
 
 Loading the product takes a moment, in which it can be interrupted like later. The garbage collector is off
 meanwhile: it would find nothing, and take a fifth of that moment.
+
+Tested by tests/cluster/test_command.py.
 """
 
 import gc

@@ -1,4 +1,7 @@
-"""Child processes of a cluster on this machine: with a log file, ended with their parent, asked if ready."""
+"""Child processes of a cluster on this machine: with a log file, ended with their parent, asked if ready.
+
+Tested by tests/cluster/test_development.py.
+"""
 
 import ctypes
 import http.client

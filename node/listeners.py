@@ -3,6 +3,8 @@
 All workers share the client port, and the plain port for a proxy: the kernel distributes connections. The
 peer port belongs to worker 0. If there are several workers, each has a Unix socket for the others, which
 serves the same as the peer port, without TLS.
+
+Tested by tests/unit/node/content/test_short_put.py.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 `node/workers/supervisor.py` describes the messages between them and worker 0. A worker serves clients and the
 other workers once it knows the cluster: before that it could only refuse. It does nothing that a node does
 once: no peer port, no heartbeats, no renewal of certificates.
+
+Tested by tests/cluster/test_workers.py.
 """
 
 import argparse

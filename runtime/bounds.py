@@ -3,6 +3,8 @@
 Values beyond them do not decode, so the state machine never gets a value that SQLite, a list or a disk cannot
 handle: an entry that cannot be applied would end every coordinator, again at each start. The API's own limits
 are narrower. Bounds may be widened, never narrowed: older logs must decode.
+
+Tested by tests/unit/coordinator/machine/test_totals.py.
 """
 
 from typing import Annotated

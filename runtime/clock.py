@@ -1,4 +1,7 @@
-"""The clocks of this machine. Apart, so that imports show which code may read a clock."""
+"""The clocks of this machine. Apart, so that imports show which code may read a clock.
+
+Tested by tests/unit/coordinator/test_service_time.py.
+"""
 
 import time
 

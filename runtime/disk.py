@@ -1,4 +1,7 @@
-"""How much room a directory has, and which user owns it. Shared by coordinators, nodes and the doctor."""
+"""How much room a directory has, and which user owns it. Shared by coordinators, nodes and the doctor.
+
+Tested by tests/unit/coordinator/storage/test_full_disk.py.
+"""
 
 import errno
 import fcntl

@@ -3,6 +3,8 @@
 `sha256sum -c` reads that file too. Blocking, real files.
 
 For files that are kept for years and bear no checksums themselves: SQLite's pages have none.
+
+Tested by tests/unit/coordinator/admin/test_offsite.py.
 """
 
 import hashlib

@@ -4,6 +4,8 @@ Callers pass facts as `extra={...}`; they are added to `time`, `level`, `compone
 Lines that are logged during a request have its `request_id`, on every member that works for it. No secret is
 ever passed to a logger: not a token, key, `Authorization` header, query string or public link. A trouble that
 lasts, such as a disk that fails, has two lines instead of thousands (`LastingTroubles`).
+
+Tested by tests/unit/runtime/test_request_lines.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """Reserve space for the WAL of SQLite files, and check tables at low cost. Shared by coordinators and nodes.
 
 All calls block.
+
+Tested by tests/unit/coordinator/storage/test_state_store.py.
 """
 
 import logging

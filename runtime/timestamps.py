@@ -1,4 +1,7 @@
-"""Times as the API writes and reads them: RFC 3339, UTC, millisecond precision, `Z`. No I/O here."""
+"""Times as the API writes and reads them: RFC 3339, UTC, millisecond precision, `Z`. No I/O here.
+
+Tested by tests/unit/web/test_json_body.py.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta

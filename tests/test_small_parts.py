@@ -6,6 +6,7 @@ import re
 import tokenize
 from collections import Counter
 
+from release.client import COPIED, PACKAGE
 from tests import rooms
 from tests.test_tidy import tree_of
 
@@ -16,6 +17,7 @@ OF_FILES = {"api.console"}  # a folder for what is served from it
 SHARED = re.compile(r"\bShared by\b")
 REASON = re.compile(r"\bShared by\b|\b[Aa]part\b|\b[Nn]o I/O\b|\bPure\b")
 CUT = "A Protocol, as "
+TESTED_BY = re.compile(r"^Tested by tests/.*\btest_\w+\.py\.$", re.MULTILINE)
 
 KNOWN = rooms.modules()
 
@@ -54,6 +56,20 @@ def test_small_module_says_in_its_first_line_why_it_is_on_its_own() -> None:
     importers = Counter(name for path in KNOWN.values() for name in set(rooms.imports_of(path, KNOWN)))
     alone = [name for name, line in small.items() if SHARED.search(line) and importers[name] < SHARED_BY_MIN]
     assert not alone, f"said to be shared, and only one module imports it: {', '.join(alone)}"
+
+
+def test_module_is_found_with_its_tests() -> None:
+    """By the name of a test file, or its docstring names one (`Tested by ...`)."""
+    files = {path.name for path in (rooms.ROOT / "tests").rglob("test_*.py")}
+    without = [
+        name
+        for name, path in KNOWN.items()
+        if path.name != "__init__.py"
+        and f"test_{path.name}" not in files
+        and path not in {PACKAGE / each for each in COPIED}
+        and not TESTED_BY.search(ast.get_docstring(tree_of(path)) or "")
+    ]
+    assert not without, f"say in the docstring by which file they are tested: {', '.join(without)}"
 
 
 def test_room_is_worth_a_folder() -> None:

@@ -3,6 +3,8 @@
 Every error is JSON, even those found before routing; every answer carries a request id; headers, bodies and
 idle connections have deadlines. Handlers decode, authorise, call and encode, and raise the classes of
 `ca.errors`.
+
+Tested by tests/unit/web/test_listener.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """The connections of a listener: limits on what comes before a request, and every error as an answer.
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only.
+
+Tested by tests/unit/web/test_connection_ends.py.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The HTTP responses: JSON, errors as `{code, error, details}`, and the headers of every response."""
+"""The HTTP responses: JSON, errors as `{code, error, details}`, and the headers of every response.
+
+Tested by tests/unit/web/test_request_body.py.
+"""
 
 import logging
 import re

@@ -3,6 +3,8 @@
 Those of the console and /docs are, file content never is. Users' files are served by the origin of the
 console. A file that a page of this origin imports as a script could read the token of that page, so both
 sides prevent it. Pure: no I/O here.
+
+Tested by tests/unit/api/console/test_routes.py.
 """
 
 from collections.abc import Mapping

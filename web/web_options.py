@@ -1,4 +1,7 @@
-"""Options of a command about browsers, unchecked. Apart from `web_access`, which loads the HTTP server."""
+"""Options of a command about browsers, unchecked. Apart from `web_access`, which loads the HTTP server.
+
+Tested by tests/unit/web/test_web_access.py.
+"""
 
 from typing import Final
 

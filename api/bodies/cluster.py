@@ -1,4 +1,7 @@
-"""Bodies below `/api/v1/cluster`: joining, its authority, nodes, join tokens and damaged content."""
+"""Bodies below `/api/v1/cluster`: joining, its authority, nodes, join tokens and damaged content.
+
+Tested by tests/api/test_nodes.py.
+"""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""Bodies of `/api/v1/work`. Apart from the handler, as those of every resource."""
+"""Bodies of `/api/v1/work`. Apart from the handler, as those of every resource.
+
+Tested by tests/cluster/test_command_work.py.
+"""
 
 from typing import Annotated
 

@@ -3,6 +3,8 @@
 Its route and its part of the OpenAPI document are both made from this. Each resource module has its own in
 `OPERATIONS`, said above their handlers; `api.routes` mounts them, and `api.spec.openapi` describes them.
 `api.bodies.fields` says how fields are described.
+
+Tested by tests/api/test_openapi.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -2,6 +2,8 @@
 
 msgspec makes the schemas; what it cannot know is put right here. A request's optional field may be null or
 "" too. An answer has all its fields, but for those that may be UNSET. No I/O here.
+
+Tested by tests/api/test_openapi.py.
 """
 
 import typing

@@ -1,4 +1,7 @@
-"""Buckets, permissions, links, users, tokens, jobs and the members of a cluster."""
+"""Buckets, permissions, links, users, tokens, jobs and the members of a cluster.
+
+Tested by tests/cluster/test_client_records.py.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

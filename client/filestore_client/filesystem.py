@@ -11,6 +11,8 @@ describes the file, `ls` and `find` list the folder. There are no transactions. 
 says what each method does.
 
 A `with` statement that is left by an exception stores nothing, however its file was opened and wrapped.
+
+Tested by tests/cluster/test_client_filesystem.py.
 """
 
 import errno

@@ -1,4 +1,7 @@
-"""The open files of the file system for fsspec: for reading, for writing, and for writing compressed."""
+"""The open files of the file system for fsspec: for reading, for writing, and for writing compressed.
+
+Tested by tests/cluster/test_client_open_files.py.
+"""
 
 import io
 import os

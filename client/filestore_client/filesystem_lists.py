@@ -1,4 +1,7 @@
-"""Lists of the file system for fsspec: buckets, folders and files, and which file a path means."""
+"""Lists of the file system for fsspec: buckets, folders and files, and which file a path means.
+
+Tested by tests/cluster/test_client_filesystem.py.
+"""
 
 import asyncio
 import time

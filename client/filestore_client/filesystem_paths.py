@@ -1,4 +1,7 @@
-"""Paths of the file system for fsspec, and the entries that describe what they name. No I/O here."""
+"""Paths of the file system for fsspec, and the entries that describe what they name. No I/O here.
+
+Tested by tests/cluster/test_client_filesystem.py.
+"""
 
 import os
 import re

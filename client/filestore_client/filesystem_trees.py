@@ -1,6 +1,8 @@
 """Many files at once for the file system for fsspec: up, down, copied, renamed and deleted.
 
 fsspec decides which file goes where, in `Plan`; this module carries it out, several files at a time.
+
+Tested by tests/cluster/test_client_trees.py.
 """
 
 import errno

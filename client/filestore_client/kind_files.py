@@ -1,4 +1,7 @@
-"""The records of one kind of file. Apart from their content, which `files` moves."""
+"""The records of one kind of file. Apart from their content, which `files` moves.
+
+Tested by tests/cluster/test_client_records.py.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Generic, TypeVar

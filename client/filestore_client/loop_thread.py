@@ -1,6 +1,8 @@
 """An event loop in its own thread, for blocking callers.
 
 The loop ends when it is closed, when the last reference to it is gone, or when the program exits.
+
+Tested by tests/unit/filestore_client/test_blocking.py.
 """
 
 import asyncio

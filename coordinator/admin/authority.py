@@ -1,6 +1,8 @@
 """The internal CA and the signer of user tokens, as a coordinator holds them.
 
 Their keys are unwrapped from replicated state.
+
+Tested by tests/unit/coordinator/admin/test_restore.py.
 """
 
 from collections.abc import Callable

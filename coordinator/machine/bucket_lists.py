@@ -1,4 +1,7 @@
-"""The lists of a bucket: its files, those of a folder, and its folders."""
+"""The lists of a bucket: its files, those of a folder, and its folders.
+
+Tested by tests/unit/coordinator/machine/test_buckets.py.
+"""
 
 import json
 import sqlite3

@@ -6,6 +6,8 @@ Between a look at a node's files and the change that reports the result, the nod
 because the log ordered it or because they were damaged. The change carries the log index that was known
 before the look; a later burial rejects the change. Burials are forgotten after a day. Then a change is
 rejected if its look was before the youngest forgotten burial.
+
+Tested by tests/unit/coordinator/machine/test_replica_life.py.
 """
 
 import sqlite3

@@ -1,4 +1,7 @@
-"""The cluster itself: its first entry, its coordinators, and the view that every node follows."""
+"""The cluster itself: its first entry, its coordinators, and the view that every node follows.
+
+Tested by tests/unit/coordinator/machine/test_instances.py.
+"""
 
 import json
 import sqlite3

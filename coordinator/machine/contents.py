@@ -1,4 +1,7 @@
-"""The content of a file: its record with the nodes that have its bytes, and the manifest of a project."""
+"""The content of a file: its record with the nodes that have its bytes, and the manifest of a project.
+
+Tested by tests/unit/coordinator/machine/test_stored_content.py.
+"""
 
 import sqlite3
 

@@ -1,6 +1,8 @@
 """Maps each command to the function that applies it, and each query to the one that answers it.
 
 Replies are encoded here, and a repeated command is applied once.
+
+Tested by tests/unit/coordinator/machine/test_batches.py.
 """
 
 import sqlite3

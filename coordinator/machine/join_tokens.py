@@ -1,4 +1,7 @@
-"""Join tokens: created by an admin, consumed by a node that joins, never stored in the clear."""
+"""Join tokens: created by an admin, consumed by a node that joins, never stored in the clear.
+
+Tested by tests/unit/coordinator/machine/test_members.py.
+"""
 
 import hmac
 import sqlite3

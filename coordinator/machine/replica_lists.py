@@ -1,6 +1,8 @@
 """Questions about replicas: what a node should have and should delete, which blobs lack replicas.
 
 Every page is read from an index, so its cost does not depend on the number of blobs.
+
+Tested by tests/unit/coordinator/machine/test_replicas.py.
 """
 
 import json

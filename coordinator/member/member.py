@@ -11,6 +11,8 @@ made here, so both run the same code. A turn, in the order of the contract in co
    meanwhile, so the log syncs while the state machine works.
 
 All but `persist` and `apply` are called from one thread.
+
+Tested by tests/unit/coordinator/storage/test_reopening.py.
 """
 
 import itertools

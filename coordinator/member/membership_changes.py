@@ -4,6 +4,8 @@ A coordinator is added as a learner and promoted when its log has caught up (Ong
 at a time (4.1). Before the leader is removed, it transfers the lead, so that no coordinator leads a group
 without being a member. Each operation can be repeated safely: the answer to the first request may have been
 lost.
+
+Tested by tests/cluster/test_coordinators.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """Opens a coordinator's files, in an order that repairs a crash. Shared by server and metrics.
 
 It blocks.
+
+Tested by tests/unit/coordinator/storage/test_reopening.py.
 """
 
 import contextlib

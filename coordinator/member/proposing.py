@@ -1,4 +1,7 @@
-"""The changes that a leader may propose, and their entries in the log. No I/O here."""
+"""The changes that a leader may propose, and their entries in the log. No I/O here.
+
+Tested by tests/unit/coordinator/machine/execution/test_states.py.
+"""
 
 from typing import Final
 

@@ -3,6 +3,8 @@
 A page that changed is found in the next round of all pages. Damage from before this process is found at its
 start if a page is malformed, here if an index contradicts its table, and by the digests of the members if a
 row differs from the others.
+
+Tested by tests/cluster/test_state_damage.py.
 """
 
 import asyncio

@@ -5,6 +5,8 @@ reports it through the log. `coordinator.member.divergence` decides which member
 itself odd transfers the lead and answers no reads. Once the others are a majority without it, it ends its
 process, and does not start again. While members differ without a known odd one, no state is sent (`making`),
 and the leader has the slices hashed one after the other, to find where they differ.
+
+Tested by tests/unit/coordinator/member/test_comparing_group.py.
 """
 
 import asyncio

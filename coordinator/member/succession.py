@@ -1,4 +1,7 @@
-"""Choose the successor of a leader, among the active voters. No I/O here."""
+"""Choose the successor of a leader, among the active voters. No I/O here.
+
+Tested by tests/unit/coordinator/member/test_fitness.py.
+"""
 
 from coordinator.raft.core import MemberProgress, Status
 from coordinator.raft.messages import Reluctance

@@ -1,4 +1,7 @@
-"""The bounds that one member of the group runs with. Shared by all parts of the core, and no I/O."""
+"""The bounds that one member of the group runs with. Shared by all parts of the core, and no I/O.
+
+Tested by tests/unit/coordinator/raft/test_membership.py.
+"""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,8 @@
 """The entry points of the Raft core: ticks, messages, proposals and reads in; `Ready` out.
 
 The package docstring is the contract.
+
+Tested by tests/unit/coordinator/raft/test_election.py.
 """
 
 import random

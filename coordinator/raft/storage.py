@@ -1,6 +1,8 @@
 """The core's read access to the log on disk. Apart from that log, so that the core imports no I/O.
 
 `coordinator.storage.raft_log.SegmentLog` implements it.
+
+Tested by tests/unit/coordinator/raft/test_log_view.py.
 """
 
 from typing import Protocol

@@ -1,4 +1,7 @@
-"""The common objects of one coordinator's reconcilers."""
+"""The common objects of one coordinator's reconcilers.
+
+Tested by tests/unit/coordinator/reconcile/test_rounds.py.
+"""
 
 import asyncio
 import time

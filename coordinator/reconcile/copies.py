@@ -6,6 +6,8 @@ the change is rejected.
 Each target has its own queue, with small blobs separate from large ones, so that a slow or hanging target
 delays no others. A copy has no time limit: it is given up if the node does not answer, or reports no progress
 for STILL_S. Then another target is chosen at once (`coordinator/reconcile/backoff.py`).
+
+Tested by tests/unit/coordinator/reconcile/test_repair_failures.py.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The facts for plans: the nodes by the log, and which of them accept bytes now. Pure."""
+"""The facts for plans: the nodes by the log, and which of them accept bytes now. Pure.
+
+Tested by tests/unit/coordinator/reconcile/test_backoff.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

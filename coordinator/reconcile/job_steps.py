@@ -1,4 +1,7 @@
-"""The jobs of the metadata: expiry, in steps that leave the members time for other work; snapshots."""
+"""The jobs of the metadata: expiry, in steps that leave the members time for other work; snapshots.
+
+Tested by tests/unit/coordinator/reconcile/test_job_runs.py.
+"""
 
 import asyncio
 import shutil

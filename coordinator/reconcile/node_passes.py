@@ -2,6 +2,8 @@
 
 An order has an id. Repeating the id only asks for the state of its pass: so a new leader continues to wait
 for the passes that the previous one has ordered.
+
+Tested by tests/cluster/test_jobs.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 They delete blobs that no file uses (gc), read replicas to find damage (scrub), and compare the disks with the
 log (compare).
+
+Tested by tests/unit/coordinator/reconcile/test_gc_safety_limits.py.
 """
 
 import asyncio

@@ -4,6 +4,8 @@ If a disk did not get emptier, more and more would be moved away: so a run uses 
 stops with a node that does not delete released replicas. After every move the source is still fuller than the
 target, by the run's own count, so nothing ever moves back. If nothing can move, because of zones, room, or
 because every node has everything, no run begins until nodes or their disks have changed.
+
+Tested by tests/unit/coordinator/reconcile/test_reconcile_plans.py.
 """
 
 import asyncio

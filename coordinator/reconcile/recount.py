@@ -1,4 +1,7 @@
-"""Applies the change of a node's state to its blobs, step by step. Shared by keeper, repair and drain."""
+"""Applies the change of a node's state to its blobs, step by step. Shared by keeper, repair and drain.
+
+Tested by tests/unit/coordinator/reconcile/test_rounds.py.
+"""
 
 import asyncio
 import sys

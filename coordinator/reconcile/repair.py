@@ -1,4 +1,7 @@
-"""Repair: blobs with too few replicas that count get new ones, the most endangered first."""
+"""Repair: blobs with too few replicas that count get new ones, the most endangered first.
+
+Tested by tests/unit/coordinator/reconcile/test_reconcile_plans.py.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial

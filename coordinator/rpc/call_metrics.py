@@ -3,6 +3,8 @@
 A line is written for every change that a member requests on behalf of a client, and for every rejected
 question of that kind, so that the client's request id is found on the coordinator too. Answered questions are
 only counted: there are many, and the node that asked has a line for each. No secret is in either.
+
+Tested by tests/cluster/test_metrics.py.
 """
 
 import functools

@@ -2,6 +2,8 @@
 
 A node forwards its users' tokens, so it can only do in a user's name what the token allows. The token is
 removed before the command is proposed: the log never contains one.
+
+Tested by tests/unit/coordinator/rpc/test_lying_members.py.
 """
 
 from collections.abc import Callable

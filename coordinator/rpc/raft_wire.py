@@ -1,4 +1,7 @@
-"""Raft messages as frames of `metadata.rpc.wire`. No I/O here."""
+"""Raft messages as frames of `metadata.rpc.wire`. No I/O here.
+
+Tested by tests/unit/metadata/rpc/test_wire.py.
+"""
 
 from collections.abc import Iterable
 

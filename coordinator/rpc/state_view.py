@@ -1,6 +1,8 @@
 """The view of the cluster that this coordinator has applied. Shared by server, service and statuses.
 
 It is only created again when it has changed.
+
+Tested by tests/unit/coordinator/test_admission.py.
 """
 
 import msgspec

@@ -1,4 +1,7 @@
-"""The data directory of a coordinator: its files, and the content of coordinator.json."""
+"""The data directory of a coordinator: its files, and the content of coordinator.json.
+
+Tested by tests/unit/coordinator/admin/test_setup.py.
+"""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,6 +1,8 @@
 """Open the file of the state: its connections, its WAL, and the tables of this version.
 
 SQLite, blocking. The writer only checkpoints explicitly, never automatically: see Store.
+
+Tested by tests/unit/coordinator/machine/execution/test_rules.py.
 """
 
 import secrets

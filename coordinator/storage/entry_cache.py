@@ -1,6 +1,8 @@
 """The newest entries of a log in memory, within a bound of bytes. Apart from `raft_log`: no I/O, no lock.
 
 Followers that keep up cost no disk read. No I/O and no lock here: `coordinator.storage.raft_log` guards it.
+
+Tested by tests/unit/coordinator/storage/test_raft_log.py.
 """
 
 from collections.abc import Sequence

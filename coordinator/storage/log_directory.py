@@ -2,6 +2,8 @@
 
 Nothing here is durable before a sync: data after `File.sync`, names after `Directory.sync`. The simulator's
 directory loses everything else in a crash, so the log may rely only on what is documented here.
+
+Tested by tests/unit/coordinator/storage/test_power_loss.py.
 """
 
 import fcntl

@@ -2,6 +2,8 @@
 
 It is an open read transaction of SQLite. The WAL grows as long as it is open. Blocking, except for `pin`,
 which is short.
+
+Tested by tests/unit/coordinator/storage/test_sound_snapshots.py.
 """
 
 import logging

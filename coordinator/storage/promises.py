@@ -8,6 +8,8 @@ that is being installed, and the term up to which this member has forgotten its 
 
 The file has two slots with a checksum each, written in turn and in place, so that it needs one sync, no room,
 and a torn write leaves the other. It is the disk format and never changes but by its version.
+
+Tested by tests/unit/coordinator/storage/test_reopening.py.
 """
 
 import struct

@@ -2,6 +2,8 @@
 
 No I/O and no lock here: `coordinator.storage.recovery` builds it at start, `coordinator.storage.raft_log`
 keeps and guards it.
+
+Tested by tests/unit/coordinator/storage/test_raft_log.py.
 """
 
 from array import array

@@ -5,6 +5,8 @@ damage. A torn tail is cut only in the last segment; elsewhere an invalid record
 this start relies on is durable when it returns, as the previous process may have died before its sync. That
 sync may even have failed: then the kernel returns bytes that never reached the disk, and considers them
 written. So all bytes that no batch declares as synced are written once more.
+
+Tested by tests/unit/coordinator/storage/test_log_crashes.py.
 """
 
 from dataclasses import dataclass

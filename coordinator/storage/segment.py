@@ -16,6 +16,8 @@ and nothing is guessed. Pages of an unsynced write may reach the disk in any ord
 bad one alone prove nothing. The marker is random, so that no entry's data can pass for a BATCH record. Damage
 in the last batch ever written cannot be distinguished from a tear; therefore a log that is opened or closed
 ends in an empty batch, which confirms all before it.
+
+Tested by tests/unit/coordinator/storage/test_raft_log.py.
 """
 
 import struct

@@ -2,6 +2,8 @@
 
 It is set if no other member confirmed the snapshot; "" for a state of its own, or one that a majority has
 confirmed. Blocking.
+
+Tested by tests/unit/coordinator/member/test_member_standing.py.
 """
 
 import logging

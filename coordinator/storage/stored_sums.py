@@ -10,6 +10,8 @@ Layout: blocks of 4096 bytes. The first is the header: magic, the mark of the da
 in ns (0: a checkpoint was running), the salts of its WAL (0: it had none), the size of its pages, and the
 XXH3 of these. Then the sums of 511 pages each, 8 bytes, 0 for unknown, with the XXH3 of number and sums as
 the last. A damaged block counts as unknown. Blocking; one thread at a time.
+
+Tested by tests/unit/coordinator/storage/test_state_file.py.
 """
 
 import fcntl

@@ -1,6 +1,8 @@
 """A file in TOML with the options of `coordinator run` or `node run`, for the units of systemd.
 
 A key is the name of an option without its dashes, such as `log-level`. Options of the command line win.
+
+Tested by tests/cluster/test_service_manager.py.
 """
 
 import tomllib

@@ -5,6 +5,8 @@ the environment, ./.filestore/cluster.json, and the context that is used at pres
 
 A token is never taken from the command line or the environment itself, only from a file: arguments and
 environments are visible to others on the machine.
+
+Tested by tests/cluster/test_command.py.
 """
 
 import functools

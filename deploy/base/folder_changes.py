@@ -1,4 +1,7 @@
-"""Move and delete on the command line: whose files these are, and which names exist at the target."""
+"""Move and delete on the command line: whose files these are, and which names exist at the target.
+
+Tested by tests/cluster/test_command_folders.py.
+"""
 
 import sys
 from collections import Counter

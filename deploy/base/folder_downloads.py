@@ -1,4 +1,7 @@
-"""A folder of a bucket as a directory here: each file is downloaded to its place."""
+"""A folder of a bucket as a directory here: each file is downloaded to its place.
+
+Tested by tests/cluster/test_command_folders.py.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,7 @@
-"""Finds the file, bucket or member that a person names. Shared by all commands that take a name or an id."""
+"""Finds the file, bucket or member that a person names. Shared by all commands that take a name or an id.
+
+Tested by tests/cluster/test_command_files.py.
+"""
 
 import re
 import sys

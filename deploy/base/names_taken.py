@@ -1,4 +1,7 @@
-"""Names that a file would get and another file has already: both are kept, or one of them."""
+"""Names that a file would get and another file has already: both are kept, or one of them.
+
+Tested by tests/cluster/test_command_folders.py.
+"""
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,6 +1,8 @@
 """The output of commands: tables for people, one JSON object a line for programs, in any encoding.
 
 `--json` prints records with the names and values of the API, so a script may rely on them.
+
+Tested by tests/cluster/test_command_printing.py.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Files that a command writes for its user, such as tokens. Shared by contexts, tokens and GNS3 logins."""
+"""Files that a command writes for its user, such as tokens. Shared by contexts, tokens and GNS3 logins.
+
+Tested by tests/cluster/test_command_files.py.
+"""
 
 import os
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 Controls (C0, C1), marks that turn the direction of text, halves of surrogate pairs and letters that Unicode
 does not know become `?`. `guard_streams` does so with everything that is written to standard output and
 standard error. Tables and progress bars, whose own codes steer the terminal, do so with the texts in them.
+
+Tested by tests/cluster/test_command_printing.py.
 """
 
 import codecs

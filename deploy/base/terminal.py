@@ -4,6 +4,8 @@
 FORCE_COLOR, which CI systems set, has no effect: codes do not belong into a log.
 
 These write to the terminal past the guard of the standard streams, so they make each text in them printable.
+
+Tested by tests/unit/deploy/commands/test_status_text.py.
 """
 
 import os

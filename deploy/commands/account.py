@@ -1,4 +1,7 @@
-"""`filestore login`, `logout`, `context` and `whoami`: which cluster, and who one is there."""
+"""`filestore login`, `logout`, `context` and `whoami`: which cluster, and who one is there.
+
+Tested by tests/cluster/test_command_account.py.
+"""
 
 import http.client
 import json

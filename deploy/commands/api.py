@@ -1,4 +1,7 @@
-"""`filestore api` and `filestore completion`: any operation of the API, and what a shell completes."""
+"""`filestore api` and `filestore completion`: any operation of the API, and what a shell completes.
+
+Tested by tests/cluster/test_command_admin.py.
+"""
 
 import json
 import re

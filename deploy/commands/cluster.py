@@ -1,4 +1,7 @@
-"""`filestore setup`: this machine of a cluster; `filestore dev`: a whole cluster on this machine."""
+"""`filestore setup`: this machine of a cluster; `filestore dev`: a whole cluster on this machine.
+
+Tested by tests/cluster/test_development.py.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`filestore coordinator`: create a cluster, and run one of its coordinators."""
+"""`filestore coordinator`: create a cluster, and run one of its coordinators.
+
+Tested by tests/cluster/test_coordinators.py.
+"""
 
 from pathlib import Path
 

@@ -1,6 +1,8 @@
 """Commands on the directory of one coordinator.
 
 The commands are `filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`.
+
+Tested by tests/cluster/test_coordinator_files.py.
 """
 
 import base64

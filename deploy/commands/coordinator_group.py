@@ -1,4 +1,7 @@
-"""`filestore coordinator add|remove|transfer-leader|status`: the group of coordinators, through the API."""
+"""`filestore coordinator add|remove|transfer-leader|status`: the group of coordinators, through the API.
+
+Tested by tests/cluster/test_coordinators.py.
+"""
 
 from collections.abc import Callable
 from typing import Any

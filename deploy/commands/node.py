@@ -1,4 +1,7 @@
-"""`filestore node`: join a cluster, and run a node."""
+"""`filestore node`: join a cluster, and run a node.
+
+Tested by tests/cluster/test_node_process.py.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,7 @@
-"""`filestore node ls|show|drain|undrain|revoke|remove|forget-instance`: nodes, as they stay or leave."""
+"""`filestore node ls|show|drain|undrain|revoke|remove|forget-instance`: nodes, as they stay or leave.
+
+Tested by tests/cluster/test_command_members.py.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

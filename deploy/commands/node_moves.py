@@ -1,4 +1,7 @@
-"""`filestore node move|set-address|rejoin`: a stopped node on another disk, or at another address."""
+"""`filestore node move|set-address|rejoin`: a stopped node on another disk, or at another address.
+
+Tested by tests/cluster/test_members.py.
+"""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`filestore serve`: other programs' protocols over a bucket. Apart from `files`: it runs until ended."""
+"""`filestore serve`: other programs' protocols over a bucket. Apart from `files`: it runs until ended.
+
+Tested by tests/cluster/test_restic_gateway.py.
+"""
 
 from pathlib import Path
 

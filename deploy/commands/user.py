@@ -1,4 +1,7 @@
-"""`filestore user`: users, through the API."""
+"""`filestore user`: users, through the API.
+
+Tested by tests/cluster/test_command_admin.py.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,7 @@
-"""`filestore node work` and `filestore coordinator work`. Shared by both: the background work of a member."""
+"""`filestore node work` and `filestore coordinator work`. Shared by both: the background work of a member.
+
+Tested by tests/cluster/test_command_work.py.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

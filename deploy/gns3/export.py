@@ -3,6 +3,8 @@
 GNS3 leaves out a file that it may not read, and says so only on the notification stream of the project. Of an
 opened project the compute lists the files. Both are compared with what has come. To listen has a price: GNS3
 closes an opened project with `auto_close` when its last listener goes. Such a project is not listened to.
+
+Tested by tests/unit/deploy/gns3/test_losses.py.
 """
 
 import asyncio

@@ -9,6 +9,8 @@ It is stored in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3, by the identit
 server with the same name has its own journal, and a server with two names has one journal. If it is lost, the
 upload of a killed run stays for a day, the age of backups starts at zero, and missing projects are not
 reported.
+
+Tested by tests/unit/deploy/gns3/test_state.py.
 """
 
 import fcntl

@@ -1,4 +1,7 @@
-"""The projects and images of a server, and their counterparts in the store."""
+"""The projects and images of a server, and their counterparts in the store.
+
+Tested by tests/gns3/test_backup.py.
+"""
 
 from contextlib import aclosing
 from typing import Literal

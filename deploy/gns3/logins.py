@@ -7,6 +7,8 @@
     password_file = ".../filestore/lab.gns3-password"   # mode 0600
 
 Passwords lie in files of their own, which only this user can read.
+
+Tested by tests/unit/deploy/gns3/test_state.py.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""The records of a GNS3 server, as types. Shared by all parts; other fields are dropped."""
+"""The records of a GNS3 server, as types. Shared by all parts; other fields are dropped.
+
+Tested by tests/unit/deploy/gns3/test_images.py.
+"""
 
 import re
 from typing import Final

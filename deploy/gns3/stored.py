@@ -1,6 +1,8 @@
 """The GNS3 projects and images in a store: backups in the order of the log, images by their MD5.
 
 A backup is a project file whose `version_tag` is that of `identity`. Other files are left alone.
+
+Tested by tests/unit/deploy/gns3/test_chain_model.py.
 """
 
 import asyncio

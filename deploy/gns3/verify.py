@@ -1,4 +1,7 @@
-"""Whether backups can be restored: looked at where they lie, or tried on a server that is there for it."""
+"""Whether backups can be restored: looked at where they lie, or tried on a server that is there for it.
+
+Tested by tests/gns3/test_damage.py.
+"""
 
 import uuid
 from collections.abc import Mapping

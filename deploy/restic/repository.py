@@ -5,6 +5,8 @@ one bucket: what a list says, and whether there is such a name, comes from the c
 spared that look where the name was seen before. Names are the SHA-256 of what they name, so that nothing is
 ever replaced; but for the configuration, which is written once. A request whose answer was lost comes again:
 the same content under the same name is stored already.
+
+Tested by tests/cluster/test_restic_gateway.py.
 """
 
 import hashlib

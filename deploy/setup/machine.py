@@ -1,4 +1,7 @@
-"""Set up a machine: find what exists, create the rest, and report the result to its operator."""
+"""Set up a machine: find what exists, create the rest, and report the result to its operator.
+
+Tested by tests/cluster/test_setup.py.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The plan for this machine: names, addresses, ports and directories, given or detected."""
+"""The plan for this machine: names, addresses, ports and directories, given or detected.
+
+Tested by tests/unit/deploy/test_how_to_run.py.
+"""
 
 import re
 import socket

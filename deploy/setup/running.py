@@ -1,4 +1,7 @@
-"""How members run while a machine is set up: as units of systemd, or as children until it is done."""
+"""How members run while a machine is set up: as units of systemd, or as children until it is done.
+
+Tested by tests/unit/deploy/test_given_directory.py.
+"""
 
 import fcntl
 import os

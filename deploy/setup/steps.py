@@ -1,4 +1,7 @@
-"""The steps of a setup. Each may be repeated: existing parts are not changed."""
+"""The steps of a setup. Each may be repeated: existing parts are not changed.
+
+Tested by tests/cluster/test_setup.py.
+"""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Mints tokens of a cluster with the keys on this machine. Shared by setup and `filestore token`."""
+"""Mints tokens of a cluster with the keys on this machine. Shared by setup and `filestore token`.
+
+Tested by tests/cluster/test_setup.py.
+"""
 
 import time
 from collections.abc import Callable, Coroutine

@@ -2,6 +2,8 @@
 
 `setup.begun` is created first in the directory of a coordinator, and deleted when everything is there. If it
 exists without coordinator.json, all other files were created by a setup that died, and are unused.
+
+Tested by tests/cluster/test_start_again.py.
 """
 
 import secrets

@@ -1,6 +1,8 @@
 """The compression methods of zip entries; no output is larger than allowed. No I/O of its own.
 
 Memory and time are bounded by that size and by INPUT_BYTES_MAX, for any data.
+
+Tested by tests/unit/metadata/archive/test_manifest.py.
 """
 
 import bz2

@@ -3,6 +3,8 @@
 Layouts are those of PKWARE's APPNOTE 6.3 (sections 4.3 and 4.5). Sizes and offsets in the file only ever make
 it read less: at most WINDOW_BYTES of the directory are in memory, and an entry never becomes longer than its
 caller allows. All calls block, and raise OSError if the disk fails.
+
+Tested by tests/unit/metadata/archive/test_manifest.py.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""The format of the names of files and blobs, in requests and in a node's directory. No I/O here."""
+"""The format of the names of files and blobs, in requests and in a node's directory. No I/O here.
+
+Tested by tests/unit/web/headers/test_tus_fields.py.
+"""
 
 import re
 from typing import Final

@@ -1,6 +1,8 @@
 """Records that only lists return: permissions, links, uploads. Apart from `records`, which is full.
 
 They would make `records` longer than a file may be.
+
+Tested by tests/unit/coordinator/machine/test_lists.py.
 """
 
 from msgspec import Struct

@@ -1,6 +1,8 @@
 """The records that queries and commands answer with.
 
 Times are milliseconds since 1970; the API makes text of them.
+
+Tested by tests/unit/coordinator/machine/test_buckets.py.
 """
 
 from typing import Annotated, Final, Literal

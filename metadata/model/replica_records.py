@@ -1,6 +1,8 @@
 """The records about blobs and their replicas that queries and commands answer with.
 
 A page holds rows after the `after` of its query; `more` says that there are further ones.
+
+Tested by tests/unit/coordinator/reconcile/test_rounds.py.
 """
 
 from msgspec import Struct

@@ -3,6 +3,8 @@
 What does away with this many blobs at once is, and so is a clock that is far from the others.
 
 For the leader's runs, of all blobs, and for each node's passes, of its own.
+
+Tested by tests/unit/coordinator/reconcile/test_gc_safety_limits.py.
 """
 
 import statistics

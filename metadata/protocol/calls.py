@@ -2,6 +2,8 @@
 
 `propose` and `read` carry commands and queries; the others need something that only a coordinator has (the
 CA key, the token signing key, its clock). Every one of these travels over mutual TLS between members.
+
+Tested by tests/unit/metadata/rpc/test_client.py.
 """
 
 from typing import Final

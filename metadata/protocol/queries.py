@@ -1,6 +1,8 @@
 """Every question about the replicated state, as data; `coordinator/machine` answers them from the database.
 
 Permission is checked where the answer is made: a query carries its caller, and is refused like a command.
+
+Tested by tests/unit/coordinator/machine/test_lists.py.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable

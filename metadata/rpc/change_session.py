@@ -1,4 +1,7 @@
-"""Duplicate suppression of one process: numbers for its changes. No I/O here."""
+"""Duplicate suppression of one process: numbers for its changes. No I/O here.
+
+Tested by tests/unit/metadata/rpc/test_client.py.
+"""
 
 import itertools
 

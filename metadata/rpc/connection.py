@@ -1,4 +1,7 @@
-"""One kept-up connection to a coordinator, with many calls under way on it."""
+"""One kept-up connection to a coordinator, with many calls under way on it.
+
+Tested by tests/unit/metadata/rpc/test_client.py.
+"""
 
 import asyncio
 import itertools

@@ -1,6 +1,8 @@
 """The last heartbeat of each node that came to this coordinator, in memory. No I/O here; time is handed in.
 
 Every node sends its heartbeats to every coordinator, so that a new leader knows at once who lives.
+
+Tested by tests/unit/coordinator/test_admission.py.
 """
 
 from collections import Counter

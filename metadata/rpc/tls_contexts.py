@@ -1,4 +1,7 @@
-"""The TLS contexts of a member process, renewed with its certificate."""
+"""The TLS contexts of a member process, renewed with its certificate.
+
+Tested by tests/unit/ca/test_webcertificate.py.
+"""
 
 import logging
 import ssl

@@ -1,4 +1,7 @@
-"""The data directory of a node: its files, and the content of node.json."""
+"""The data directory of a node: its files, and the content of node.json.
+
+Tested by tests/unit/node/membership/test_move.py.
+"""
 
 import errno
 import fcntl

@@ -2,6 +2,8 @@
 
 This node's own disk is first. If its replica turns out damaged or gone, at the first byte or in the middle,
 the others continue at the byte where it stopped. Only verified segments are sent.
+
+Tested by tests/unit/node/content/test_local_downloads.py.
 """
 
 from contextlib import aclosing, closing

@@ -1,6 +1,8 @@
 """GET and HEAD of content: conditions, ranges, and the bytes (RFC 9110, sections 13 to 15).
 
 A response never ends early in silence: if no replica can continue, the connection breaks.
+
+Tested by tests/unit/node/content/test_local_downloads.py.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""The handlers of file content: they check the caller, find the bytes, and order concurrent writers."""
+"""The handlers of file content: they check the caller, find the bytes, and order concurrent writers.
+
+Tested by tests/cluster/test_uploads.py.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

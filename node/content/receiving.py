@@ -5,6 +5,8 @@ content goes to a file. Threads hash and write the bytes that have arrived, whil
 socket into a bounded number of buffers (`web/buffer_ring.py`). Other nodes receive at the same time
 (`node/uploads/chain.py`). At the end of the request, also an early one, its bytes are made durable on the
 write quorum and reported: only the offset in the log is acknowledged.
+
+Tested by tests/cluster/test_uploads.py.
 """
 
 import hashlib

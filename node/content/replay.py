@@ -2,6 +2,8 @@
 
 A client that lost the answer repeats its last step, and gets the same answer. A request with other bytes is
 rejected, since content never changes; and so is a PATCH that begins elsewhere than the one that completed it.
+
+Tested by tests/cluster/test_again.py.
 """
 
 import hashlib

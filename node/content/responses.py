@@ -1,4 +1,7 @@
-"""The JSON bodies of the content routes. Shared by the routes and their handlers."""
+"""The JSON bodies of the content routes. Shared by the routes and their handlers.
+
+Tested by tests/cluster/test_uploads.py.
+"""
 
 from typing import Annotated
 

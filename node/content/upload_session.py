@@ -3,6 +3,8 @@
 `run_at_holder` is the one entry for every request that names an upload. If the process finds that another
 node holds it now, it raises `HolderChanged`, and the record is read from the log again, as long as nothing of
 the body was read (docs/uploads.md).
+
+Tested by tests/unit/node/content/test_holder_changes.py.
 """
 
 import logging

@@ -3,6 +3,8 @@
 Reading a large copy takes hours within the node's budget: only a caller that asks for this copy waits for it.
 Small copies have their own turns, so that they do not wait for large ones. A copy that was read completely
 and is useless is not read again while the file does not change.
+
+Tested by tests/unit/node/custody/test_scrub.py.
 """
 
 import asyncio

@@ -4,6 +4,8 @@ A replica is spared if another process may be about to rely on it (`node/storage
 again and complete. A copy in quarantine is deleted with the replica, unless it is wanted. A file that was
 deleted before its report was answered is simply missing when the list is read again: this is how the work
 continues after `kill -9`.
+
+Tested by tests/unit/node/custody/test_custody.py.
 """
 
 import asyncio

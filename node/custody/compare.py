@@ -9,6 +9,8 @@ week it is done without an answer. A blob that the log might still want is never
 Everything is examined, however much there is. Of blobs that must be counted before any action, FOUND_MAX
 names are kept in memory, and the rest is searched again after them. Reading whole blobs comes last: it may
 take hours, and a scheduled pass then gives way to an ordered one.
+
+Tested by tests/unit/node/custody/test_custody.py.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""The common objects of all parts of custody, and the limits at which a pass must stop."""
+"""The common objects of all parts of custody, and the limits at which a pass must stop.
+
+Tested by tests/unit/node/custody/test_custody.py.
+"""
 
 import logging
 import time

@@ -3,6 +3,8 @@
 A damaged replica is first reported lost (`node/custody/loss_repair.py`). This module reports the copies in
 quarantine that files still need: at once with the known damage, and again after they were read to the end.
 Nothing has to be remembered over a crash, as the quarantine is read again.
+
+Tested by tests/unit/node/storage/test_out_of_service.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 A report waits CHECK_S at most for the copy in quarantine to be read: the cluster makes another replica sooner
 than a large one is read. One that proves to be sound after its report is put back all the same, and added.
+
+Tested by tests/unit/node/custody/test_custody_beside.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 No I/O here: `node/peerapi/custody.py` receives them, `node/custody/custody.py` and `node/custody/scrub.py`
 carry them out.
+
+Tested by tests/unit/coordinator/rpc/test_node_client.py.
 """
 
 from collections import OrderedDict

@@ -2,6 +2,8 @@
 
 Each kind has its own loop: slow work of one kind does not delay the others. Within a kind, passes run one
 after another, and a scheduled pass gives way to an order.
+
+Tested by tests/cluster/test_custody.py.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 A report that may not have arrived is sent again, the same, until it is answered: no list of replicas to
 delete is read before. A process begins with an empty report, whose answer says that no report of an earlier
 process can come any more.
+
+Tested by tests/unit/node/custody/test_custody.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """The directories of a node: opened, held open, created again when removed. Apart from their files.
 
 All calls block.
+
+Tested by tests/unit/node/storage/test_leftovers.py.
 """
 
 import os

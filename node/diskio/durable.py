@@ -1,6 +1,8 @@
 """Durable small records: disk calls that may fail, a CRC after each record, offsets in two slots.
 
 Every record carries its own CRC, so that a torn one is known for what it is.
+
+Tested by tests/unit/node/diskio/test_head_start.py.
 """
 
 import ctypes

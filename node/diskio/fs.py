@@ -1,6 +1,8 @@
 """Files and directories below a directory's descriptor, and the errors of a failing disk.
 
 No link is followed at any level, and new files are private to the node. All calls block.
+
+Tested by tests/unit/node/diskio/test_unusable_paths.py.
 """
 
 import errno

@@ -1,6 +1,8 @@
 """Reads files without stopping the loop: from the page cache at once. Shared by segments and links.
 
 The rest is read by a thread.
+
+Tested by tests/unit/node/uploads/test_links.py.
 """
 
 import os

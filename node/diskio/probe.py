@@ -1,4 +1,7 @@
-"""Test whether a disk accepts bytes: a small synced write, one at a time. Apart from its contents."""
+"""Test whether a disk accepts bytes: a small synced write, one at a time. Apart from its contents.
+
+Tested by tests/unit/node/membership/test_hung_disk.py.
+"""
 
 import errno
 import threading

@@ -3,6 +3,8 @@
 One sync of a file is under way at a time. What it made durable counts once it has ended well; what it raised
 is raised to the writer, who must end it before it looks back, cuts the file, or closes it. The last sync,
 which the writer waits for, has little left to do: the disk had a head start.
+
+Tested by tests/unit/node/diskio/test_head_start.py.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """A node tells the cluster where it is, and which process speaks for it. Apart: a task of its own.
 
 `coordinator/admission.py` says what the latter is for.
+
+Tested by tests/cluster/test_members.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
 given back on the way, and an index of the packs that was found damaged is rebuilt.
+
+Tested by tests/unit/node/membership/test_hung_disk.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """The first requests of a machine to a cluster: its root, by its digest, and then what only it may answer.
 
 Until the root is known to be the one that a token names, nothing secret is sent.
+
+Tested by tests/cluster/test_join.py.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 A pack names its records: in the index at its end, else by their heads. Up to `indexed_bytes` each of them has
 its row, or is known to count no more; and each row has its record. If one of both is not so, the index is
 wrong (IndexDamaged), and is rebuilt from the packs. A record that is torn or rotten says nothing.
+
+Tested by tests/unit/node/packs/test_pack_store.py.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 Unreadable parts of the medium are skipped, so that a bad sector costs only the blobs in it. The blobs that
 are found may have been removed before, or never been claimed: the log is asked (`node/custody/orphans.py`).
 All calls block.
+
+Tested by tests/unit/node/packs/test_index_behind.py.
 """
 
 import errno

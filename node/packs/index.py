@@ -12,6 +12,8 @@ rebuilt it.
 It also has data of running processes: when a process was last told that a blob is here, and which blobs are
 unclaimed. All calls block, and raise OSError if the tables cannot be used. Readers do not wait for writers.
 For any thread.
+
+Tested by tests/unit/node/packs/test_index_wrong.py.
 """
 
 import errno

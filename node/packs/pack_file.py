@@ -1,4 +1,7 @@
-"""One pack on the disk: made, appended to, sealed, read. All calls block."""
+"""One pack on the disk: made, appended to, sealed, read. All calls block.
+
+Tested by tests/unit/node/packs/test_pack_store.py.
+"""
 
 import errno
 import fcntl

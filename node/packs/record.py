@@ -13,6 +13,8 @@ promised blob is there, as it was synced; other blobs may or may not be there.
 After Haystack (Beaver and others, "Finding a needle in Haystack: Facebook's photo storage", OSDI 2010), whose
 needles have a magic number and a checksum too, and Bitcask (Sheehy and Smith, 2010), whose files are sealed
 with an index of their content.
+
+Tested by tests/unit/node/packs/test_bad_sectors.py.
 """
 
 import hashlib

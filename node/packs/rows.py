@@ -1,6 +1,8 @@
 """The rows of the index of the packs, and the checks that detect damaged ones.
 
 SQLite returns any content of a page: any type in any column, in any order. No I/O here.
+
+Tested by tests/unit/node/packs/test_index_wrong.py.
 """
 
 import operator

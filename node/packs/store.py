@@ -14,6 +14,8 @@ packs. Until then each question raises IndexDamaged; nothing counts as missing.
 
 A pack that its process has left, for any reason, is never appended to again: the bytes after its last sync
 are unknown. All calls block. For any thread.
+
+Tested by tests/unit/node/packs/test_pack_store.py.
 """
 
 import errno

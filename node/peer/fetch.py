@@ -13,6 +13,8 @@ sources too (`node/peer/salvage.py`).
 
 No fetch waits for the slowest part: small blobs have their own turns, separate from large ones that take
 hours, and sources that send their checksums much later than another are left out.
+
+Tested by tests/unit/node/peer/test_blob_fetching.py.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 One rate for all of them. While any worker of the node transfers clients' bytes, the rate is halved each
 second, down to a minimum that still reads a large disk within a month; without such transfers it doubles
 again. Unused budget does not add up.
+
+Tested by tests/unit/node/custody/test_scrub.py.
 """
 
 import asyncio

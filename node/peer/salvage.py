@@ -5,6 +5,8 @@ including those in quarantine. Copies with equal checksums form a party, and the
 party are used: a segment is returned only if it matches them, wherever it came from. The sha256 of the whole
 proves the checksums before a blob is put into place; a client that reads content that cannot be completed any
 more learns which bytes are missing, and gets no wrong ones.
+
+Tested by tests/unit/node/content/test_misnamed_files.py.
 """
 
 import asyncio

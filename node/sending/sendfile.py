@@ -3,6 +3,8 @@
 sendfile works on a duplicate of the transport's descriptor, past the transport's buffer, which has to be
 empty. The loop's own sendfile is no alternative: uvloop lacks it, and falls back to copies. No other code
 writes to a connection while its response goes out.
+
+Tested by tests/unit/node/content/test_local_downloads.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """Cuts off a client that accepts no byte of its response. Shared by sendfile and the body writer.
 
 A client that is only slow is not cut off.
+
+Tested by tests/unit/node/sending/test_body_writer.py.
 """
 
 import asyncio

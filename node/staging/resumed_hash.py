@@ -14,6 +14,8 @@ client to come back, and has made progress by then.
 
 A hash of bytes read from the disk (`PrefixHash`, `PrefixAnswers`) never reuses a hash of bytes as they were
 written: the disk may return other bytes.
+
+Tested by tests/unit/node/staging/test_opening.py.
 """
 
 import asyncio

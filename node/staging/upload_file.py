@@ -2,6 +2,8 @@
 
 `node/staging/upload_store.py` describes the files, and the order of writes that makes an offset true.
 Blocking.
+
+Tested by tests/unit/node/staging/test_upload_syncing.py.
 """
 
 import logging

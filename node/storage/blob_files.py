@@ -16,6 +16,8 @@ into worker threads, and may come from several at once.
 
 After a power cut, a blob under its name is whole: content and sidecar are synced first, then renamed, then
 the directories are synced.
+
+Tested by tests/unit/node/storage/test_blobs.py.
 """
 
 import errno

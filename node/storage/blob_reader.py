@@ -2,6 +2,8 @@
 
 While one segment is sent, a thread checks the next one, so a first download is as fast as the disk. The loop
 itself reads bytes in the page cache, as a hop to a thread costs more than the copy. A thread reads the rest.
+
+Tested by tests/unit/node/peer/test_peer_transfer.py.
 """
 
 import asyncio

@@ -10,6 +10,8 @@ The three kinds of content differ in the order of their bytes, in what proves th
     an upload (`node/staging/upload_file.py`)       at its end    sha256 of pieces, and of all    an offset
     a replica that is pulled (`partial_blob.py`)    anywhere      sums of segments, sha256        spans
     a replica that is pushed (`blobs.py`)           at its end    sha256 of all                   none
+
+Tested by tests/unit/node/storage/test_content_power_loss.py.
 """
 
 import os

@@ -2,6 +2,8 @@
 
 All calls block. The check opens the blob and compares sizes. It reads none of the content: the scrub does
 that.
+
+Tested by tests/unit/node/storage/test_packed_damage.py.
 """
 
 import itertools

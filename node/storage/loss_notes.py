@@ -6,6 +6,8 @@ The worker process that notices a loss leaves a note; worker 0 reports it (`node
 survives the process. It is not synced: the next comparison with the log finds what a power cut takes. If the
 disk accepts no note, the process keeps it in memory (`node/storage/out_of_service.py`), and sends it to
 worker 0 (`node/peerapi/losses.py`). All calls block.
+
+Tested by tests/unit/node/storage/test_out_of_service.py.
 """
 
 import os

@@ -2,6 +2,8 @@
 
 Layout and rules are those of `node/storage/partial_store.py`, which hands partials out. Calls block; those of
 one partial may come from several threads at once.
+
+Tested by tests/unit/node/storage/test_partial_store.py.
 """
 
 import hashlib

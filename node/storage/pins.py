@@ -6,6 +6,8 @@ all worker processes share it.
 
 A pin only saves work. If one is lost, for example by a power cut, the log rejects the change that relies on
 the blob, because it records since when the replica is gone.
+
+Tested by tests/unit/node/storage/test_blobs.py.
 """
 
 import os

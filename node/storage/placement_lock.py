@@ -2,6 +2,8 @@
 
 A blob's content and its sidecar are two files. Two workers of a node that place and quarantine the same blob
 at once could leave one without the other.
+
+Tested by tests/unit/node/storage/test_blobs.py.
 """
 
 import fcntl

@@ -4,6 +4,8 @@ A blob in quarantine does not count, but its intact segments are sent to nodes w
 (`node/peer/salvage.py`). It is restored if its bytes match its name and a replica is wanted here; it is
 deleted for good by `purge`. One copy is kept per name: a later one takes the place of the earlier. All calls
 block: they belong into worker threads, and may come from several at once.
+
+Tested by tests/unit/node/storage/test_packed_damage.py.
 """
 
 import hashlib

@@ -7,6 +7,8 @@ it is first needed after a start, and again after an hour or any change of the f
 Checksums and bytes may match each other under a wrong name. Content of one segment is therefore also compared
 with its name before it is sent. Of larger content only the scrub reads all, and a size that differs from that
 in the log is noticed.
+
+Tested by tests/unit/node/storage/test_blobs.py.
 """
 
 import hashlib

@@ -7,6 +7,8 @@ note of a packed blob is in the index of the packs. If the completion that was t
 or its process is killed, only the note says that the blob is not needed. `node/custody/orphans.py` asks the
 log and removes notes. They survive the process and are not synced: the comparison with the log
 (`node/custody/compare.py`) finds what a power cut takes. All calls block.
+
+Tested by tests/unit/node/custody/test_orphans.py.
 """
 
 import os

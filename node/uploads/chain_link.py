@@ -17,6 +17,8 @@ the highest that it has seen. The numbers belong to one run of the holder's proc
 log the holder is one node, so a run that was followed by another is over. A restarted member knows no
 numbers, and has bytes of this epoch that the holder may have counted. It accepts links only from the holder
 itself, whose older links ended with their connections.
+
+Tested by tests/unit/node/uploads/test_links.py.
 """
 
 import asyncio

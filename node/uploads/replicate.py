@@ -7,6 +7,8 @@ content in memory is sent together with others (`node/uploads/small_copies.py`),
 A copy counts when the peer has answered that it is whole, verified by sha256 and durable; an older copy
 counts when the peer has read it and found it sound. Once enough copies count, those without progress are
 abandoned: a peer that hangs does not delay the client.
+
+Tested by tests/cluster/test_chain.py.
 """
 
 import asyncio

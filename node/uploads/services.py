@@ -1,4 +1,7 @@
-"""The services of a node's handlers. Shared by all of them; `node/server.py` creates them at start."""
+"""The services of a node's handlers. Shared by all of them; `node/server.py` creates them at start.
+
+Tested by tests/unit/node/uploads/test_handing_over.py.
+"""
 
 from dataclasses import dataclass, field
 

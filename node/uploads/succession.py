@@ -16,6 +16,8 @@ three reasons:
 
 If the holder has left the cluster, and every other node of the placement has left it too or says that it
 lacks the bytes, the upload begins again from offset 0 (`RestartUpload`).
+
+Tested by tests/unit/node/uploads/test_holder.py.
 """
 
 import asyncio

@@ -4,6 +4,8 @@ Such uploads expired, were deleted, or finished before a crash. The log is asked
 upload in use is never removed. Each worker of a node sweeps its own uploads: only it knows whether they are
 in use, and only it can seal the pack that it appends to, which custody then rewrites. Files that the disk
 does not let it remove are skipped (`node/diskio/unusable_paths.py`), and tried again each time.
+
+Tested by tests/cluster/test_node_process.py.
 """
 
 import logging

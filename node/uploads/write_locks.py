@@ -8,6 +8,8 @@ A request for the offset may come from the client of a request that has just bee
 has noticed: some of its bytes may still be in a proxy, or in the node that forwards them. So the response
 waits for the end of that request, as long as a silent one is given. A request that keeps receiving is
 considered alive, and continues. Repeated requests for the offset end no other request, as a sender may pause.
+
+Tested by tests/unit/node/uploads/test_upload_locks.py.
 """
 
 import asyncio

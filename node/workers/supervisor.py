@@ -8,6 +8,8 @@ pause.
 
 All processes hold one lock of the data directory, which the kernel frees when the last of them ends. So a
 node that is started again after worker 0 was killed waits until no child works on the files any more.
+
+Tested by tests/cluster/test_workers.py.
 """
 
 import asyncio

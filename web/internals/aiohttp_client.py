@@ -2,6 +2,8 @@
 
 aiohttp repeats a request of some methods if its connection breaks before the response. This module prevents
 that for requests whose body is already consumed, and for connections that had failed before the request.
+
+Tested by tests/unit/web/test_internals_client.py.
 """
 
 import functools

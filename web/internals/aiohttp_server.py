@@ -2,6 +2,8 @@
 
 The package says what each private name is for. This module has no rules of ours, only what aiohttp is and
 does.
+
+Tested by tests/unit/web/test_internals.py.
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """The error for a library that works otherwise than it was tried with. Shared by both sides of HTTP.
 
 It is raised where going on would spoil bytes.
+
+Tested by tests/unit/web/test_internals.py.
 """
 
 import logging

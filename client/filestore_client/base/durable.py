@@ -1,4 +1,7 @@
-"""Small files that survive a power cut, whole writes, and holes. Shared by downloads and uploads."""
+"""Small files that survive a power cut, whole writes, and holes. Shared by downloads and uploads.
+
+Tested by tests/unit/filestore_client/test_partial_file.py.
+"""
 
 import ctypes
 import errno

@@ -1,4 +1,7 @@
-"""Lists of the API: page after page, as one iterator. Shared by files and administration."""
+"""Lists of the API: page after page, as one iterator. Shared by files and administration.
+
+Tested by tests/cluster/test_many_lists.py.
+"""
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, TypeVar

@@ -1,6 +1,8 @@
 """The responses of the API, as types. Fields that a newer server adds are ignored.
 
 Times are RFC 3339 in UTC, "" for never; sizes are bytes; hashes are lower-case hexadecimal digits.
+
+Tested by tests/cluster/test_client_records.py.
 """
 
 from collections.abc import Mapping, Sequence

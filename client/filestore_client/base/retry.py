@@ -1,4 +1,7 @@
-"""When an attempt is made again, after which pause, and when it is given up."""
+"""When an attempt is made again, after which pause, and when it is given up.
+
+Tested by tests/cluster/test_client_failures.py.
+"""
 
 import asyncio
 import errno

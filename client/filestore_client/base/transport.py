@@ -4,6 +4,8 @@ It trusts the cluster's root certificate and nothing else, whatever the environm
 423, 429 and 503 are retried with growing pauses until there was no progress for `deadline_s`. A request that
 must not be carried out twice is repeated only if the first one cannot have been carried out. After 401, the
 request is sent again if the token came from a file that holds another one by then.
+
+Tested by tests/cluster/test_client_failures.py.
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 The ETag of a file is the SHA-256 of its content, so the end of every download is a comparison.
 `filestore_client.transfer.ranges` takes several streams.
+
+Tested by tests/unit/filestore_client/test_ranges.py.
 """
 
 import asyncio

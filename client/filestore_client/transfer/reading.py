@@ -1,4 +1,7 @@
-"""Stored content as a file that is open for reading: seekable, with read-ahead."""
+"""Stored content as a file that is open for reading: seekable, with read-ahead.
+
+Tested by tests/cluster/test_client_contents.py.
+"""
 
 import asyncio
 import os

@@ -3,6 +3,8 @@
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
 cluster's root, the file's absolute path, size, inode and times of change, and the requested fields; for a
 stream by the given identity of its content. It holds no secret.
+
+Tested by tests/cluster/test_client_identity.py.
 """
 
 import hashlib

@@ -5,6 +5,8 @@ stays in memory so that it can be sent again. The bytes are hashed while they ar
 but what an earlier run has sent, which is compared with what the server has before anything follows it. The
 end of a file is read before it goes out, with the sha256 of the whole: content that did not arrive as it was
 read here never becomes available.
+
+Tested by tests/unit/filestore_client/test_sources.py.
 """
 
 import asyncio

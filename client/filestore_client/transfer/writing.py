@@ -1,4 +1,7 @@
-"""A new file that is open for writing: the written bytes go into an upload, which ends with `close`."""
+"""A new file that is open for writing: the written bytes go into an upload, which ends with `close`.
+
+Tested by tests/cluster/test_client_contents.py.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine

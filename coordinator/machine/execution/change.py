@@ -1,4 +1,7 @@
-"""The contexts in which commands are applied and queries answered, with their rules. No I/O but SQLite."""
+"""The contexts in which commands are applied and queries answered, with their rules. No I/O but SQLite.
+
+Tested by tests/unit/coordinator/machine/test_later_fields.py.
+"""
 
 import sqlite3
 

@@ -3,6 +3,8 @@
 An index that ends in the sequence finds the candidates of a list, so the cost of a page does not depend on
 the number of rows before and behind it. Filters are applied to the candidates one by one. A page that has
 examined LIST_SCAN_MAX of them ends, short or empty, and the next one continues there.
+
+Tested by tests/unit/coordinator/machine/test_lists.py.
 """
 
 import sqlite3

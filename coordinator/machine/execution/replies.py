@@ -3,6 +3,8 @@
 Only the commands of a batch see the rows of its sessions before the commit, so they are read once and written
 once for a batch. Members cut their batches at different places. So replies and remaining rows must be the
 same as if each command were a batch of its own.
+
+Tested by tests/unit/coordinator/machine/test_released_refusals.py.
 """
 
 import sqlite3

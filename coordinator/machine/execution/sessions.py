@@ -1,6 +1,8 @@
 """Sessions of client processes that retry commands. Apart from `replies`, which `change` imports.
 
 `replies` describes what is stored of them.
+
+Tested by tests/unit/coordinator/machine/test_batches.py.
 """
 
 from coordinator.machine.execution.change import Change

@@ -1,4 +1,7 @@
-"""Chooses the backups that a command is about. Shared by `images`, `ls`, `prune` and `restore`."""
+"""Chooses the backups that a command is about. Shared by `images`, `ls`, `prune` and `restore`.
+
+Tested by tests/gns3/test_restore.py.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""The common parts of `filestore gns3` commands: choosing a server, and a run with it and the store."""
+"""The common parts of `filestore gns3` commands: choosing a server, and a run with it and the store.
+
+Tested by tests/gns3/test_backup.py.
+"""
 
 import asyncio
 import signal

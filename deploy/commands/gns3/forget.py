@@ -1,4 +1,7 @@
-"""`filestore gns3 forget`: a project is gone for good. Apart from `prune`: it deletes no backup."""
+"""`filestore gns3 forget`: a project is gone for good. Apart from `prune`: it deletes no backup.
+
+Tested by tests/gns3/test_prune.py.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""`filestore gns3`: login, logout, and the group that has the others."""
+"""`filestore gns3`: login, logout, and the group that has the others.
+
+Tested by tests/gns3/test_guide.py.
+"""
 
 import sys
 from pathlib import Path

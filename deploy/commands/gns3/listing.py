@@ -1,4 +1,7 @@
-"""`filestore gns3 ls`: projects and images of a server, and what the store has of them."""
+"""`filestore gns3 ls`: projects and images of a server, and what the store has of them.
+
+Tested by tests/gns3/test_backup.py.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""Commands about the cluster itself: its beginning, sessions, join tokens, nodes, coordinators, digests."""
+"""Commands about the cluster itself: its beginning, sessions, join tokens, nodes, coordinators, digests.
+
+Tested by tests/unit/coordinator/machine/test_instances.py.
+"""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,7 @@
-"""The root of all commands. Apart from the package, which imports them all: it cuts a circle."""
+"""The root of all commands. Apart from the package, which imports them all: it cuts a circle.
+
+Tested by tests/unit/coordinator/machine/test_batches.py.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, TypeVar
