@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from api.context import API
 from coordinator.server import Shell
 from deploy.commands.snapshots import snapshot as command
 from deploy.coordinator_api import application
@@ -76,6 +77,7 @@ async def served(world: World, tmp_path: Path) -> AsyncIterator[Served]:  # noqa
             yield Served(world, client, environment)
     finally:
         await listener.close()
+        app[API].audit.close()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
