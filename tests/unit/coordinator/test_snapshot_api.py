@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from api.context import API
 from coordinator.server import Shell
 from deploy.commands.snapshots import snapshot as command
 from deploy.coordinator_api import application
@@ -67,15 +68,15 @@ async def served(world: World, tmp_path: Path) -> AsyncIterator[Served]:  # noqa
     tasks = [asyncio.create_task(metadata.run()), asyncio.create_task(view.run())]
     await view.wait_until_fresh()
     port = leader.record.api_port
-    listener = await serve(
-        application(shell), host="127.0.0.1", port=port, ssl_context=contexts.api.listening
-    )
+    app = application(shell)
+    listener = await serve(app, host="127.0.0.1", port=port, ssl_context=contexts.api.listening)
     try:
         root = leader.files.root.read_text()
         async with AsyncClient(url, root_pem=root, token=world.admin.token, deadline_s=10) as client:
             yield Served(world, client, environment)
     finally:
         await listener.close()
+        app[API].audit.close()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
