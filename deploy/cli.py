@@ -91,7 +91,7 @@ SECTIONS: Final = {  # by purpose
         "job": CliEntry("jobs", "Background jobs: run, ls, show, watch, cancel."),
         "node": CliEntry("node", "Nodes, which keep the bytes: join, run, ls, drain, remove."),
         "coordinator": CliEntry("coordinator", "Coordinators, which keep the metadata: init, run, ls, add."),
-        "snapshot": CliEntry("snapshots", "Snapshots of the metadata: ls, files, restore-file, verify."),
+        "snapshot": CliEntry("snapshots", "Snapshots of the metadata, and files in them."),
         "doctor": CliEntry("doctor", "Check the directory of a process that does not run."),
         "dev": CliEntry("cluster", "Run a whole cluster on this machine, to try it out."),
     },

@@ -98,8 +98,10 @@ class SnapshotFileList(Struct, frozen=True, kw_only=True):
 class ReviveBody(Request, frozen=True, kw_only=True):
     """Changes of the record that comes back. An absent field keeps its value."""
 
-    bucket_id: GivenUuid = ""
-    parent_backup_uuid: GivenUuid = ""
+    bucket_id: Annotated[GivenUuid, Meta(description="Another bucket for the file.")] = ""
+    parent_backup_uuid: Annotated[
+        GivenUuid, Meta(description="The file that has come back of the backup that it builds on.")
+    ] = ""
 
 
 class RevivedFileBody(Struct, frozen=True, kw_only=True):

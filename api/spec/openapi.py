@@ -46,6 +46,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Sign-in": "Identity providers (OpenID Connect), and how people sign in with them.",
     "Audit": "Who did what through this member.",
     "Trash": "Deleted files that can be restored, and files that are protected from deletion.",
+    "Snapshots": "Copies of the metadata that are kept, and files that come back from them.",
     "Jobs": "Background jobs and their results.",
     "Cluster": "Nodes, coordinators, and how they join.",
     "Health": "For monitoring and load balancers.",

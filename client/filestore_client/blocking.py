@@ -470,6 +470,8 @@ class Client:
         self.images = BlockingImages(inner.images, self._loop)
         self.backups = BlockingBackups(inner.backups, self._loop)
         self.buckets = BlockingBuckets(inner.buckets, self._loop)
+        self.trash = BlockingTrash(inner.trash, self._loop)
+        self.snapshots = BlockingSnapshots(inner.snapshots, self._loop)
         self.grants = BlockingGrants(inner.grants, self._loop)
         self.shares = BlockingShares(inner.shares, self._loop)
         self.users = BlockingUsers(inner.users, self._loop)

@@ -140,18 +140,20 @@ def check_new(scope: Change | Question, user: User, new: NewFile, *, given_back_
     Every user may in the default bucket, in others it takes write. `given_back_bytes`: reserved until then.
     """
     row = scope.db.execute(
-        "SELECT owner_id, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
-        " OR EXISTS (SELECT 1 FROM trash WHERE file_uuid = ?) FROM buckets WHERE bucket_id = ?",
+        "SELECT owner_id, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?),"
+        " EXISTS (SELECT 1 FROM trash WHERE file_uuid = ?) FROM buckets WHERE bucket_id = ?",
         (new.file_uuid, new.file_uuid, new.bucket_id),
     ).fetchone()
     if row is None:
         raise InvalidRequest("bucket_id: there is no such bucket.")
-    owner_id, is_taken = row
+    owner_id, is_taken, is_in_trash = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
     quotas.require_room(scope.db, new.bucket_id, (new.size_bytes or 0) - given_back_bytes)
     if is_taken:
         raise InvalidRequest("file_uuid: a file with this id exists.")
+    if is_in_trash:
+        raise Conflict("A file with this id or Idempotency-Key is in the trash. Restore or delete it there.")
 
 
 def check(question: Question, query: CheckNewFile) -> None:

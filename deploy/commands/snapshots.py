@@ -43,10 +43,10 @@ _bucket = click.option("--bucket", default="", help="Only files of this bucket, 
 
 @click.group()
 def snapshot() -> None:
-    """Snapshots of the metadata: ls, files, restore-file, verify. Admins only.
+    """Snapshots of the metadata, and files in them.
 
-    The job `snapshot` takes one each day. The content of its files stays on the disks for some days, also if
-    they are deleted. `filestore coordinator restore` makes a whole cluster from one.
+    For admins. The job `snapshot` takes one each day. The content of its files stays on the disks for some
+    days, also if they are deleted. `filestore coordinator restore` makes a whole cluster from one.
     """
 
 
@@ -54,9 +54,10 @@ def snapshot() -> None:
 @json_option
 @connection_options
 def ls(connection: Connection, as_json: bool) -> None:
-    """List the snapshots, each with the coordinator that has its file.
+    """List the snapshots.
 
-    "keeps" is the size of deleted files whose content leaves the disks with this snapshot.
+    Each is on the coordinator that is named. "keeps" is the size of deleted files whose content leaves the
+    disks with this snapshot.
     """
 
     async def work(client: AsyncClient) -> list[Snapshot]:
@@ -96,10 +97,11 @@ def restore_file(
     *,
     is_all: bool,
 ) -> int:
-    """Bring files of a snapshot back, as new files; the cluster keeps running.
+    """Bring files of a snapshot back, as new files.
 
-    A file belongs to its owner of then, or to you if that user is gone. Permissions and links do not come
-    back. Name an incremental backup after the one that it builds on, if that is gone too.
+    The cluster keeps running. A file belongs to its owner of then, or to you if that user is gone.
+    Permissions and links do not come back. Name an incremental backup after the one that it builds on, if
+    that is gone too.
     """
     if is_all == bool(file_uuids) or (bucket and not is_all):
         raise click.UsageError("Name the files, or give --all, with --bucket for those of one bucket.")
@@ -140,10 +142,11 @@ def restore_file(
     help="A bundle of the same cluster.",
 )
 def verify(path: Path, bundle: Path) -> None:
-    """Try a snapshot: restore it into a scratch directory, compare, and delete that again.
+    """Try whether a snapshot can be restored.
 
-    It needs room for two copies of the snapshot in the directory for temporary files, and no network. The job
-    `rehearse` does the same once a week with the newest snapshot at the other place.
+    It is restored into a scratch directory and compared, and that is deleted again. It needs room for two
+    copies of the snapshot in the directory for temporary files, and no network. The job `rehearse` does the
+    same once a week with the newest snapshot at the other place.
     """
     from coordinator.admin.rehearsal import rehearse
 

@@ -1,4 +1,4 @@
-"""Questions about people: groups, sessions, invitations, identity providers.
+"""Questions about people: groups, sessions, invitations, identity providers. Apart from `queries`: a subject.
 
 Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """

@@ -69,6 +69,7 @@ BUCKET = {
     "used_bytes": int,
     "reserved_bytes": int,
     "file_count": int,
+    "storage": str,
     "protect_days": int,
     "trash_files": int,
     "trash_bytes": int,

@@ -366,10 +366,13 @@ def test_key_finds_what_has_filled_the_bucket(cluster: Cluster) -> None:
     assert first.json["file_uuid"] == second.json["file_uuid"]
 
 
-def test_key_of_a_file_that_was_deleted_makes_another(cluster: Cluster) -> None:
+def test_key_of_a_file_that_was_deleted_for_good_makes_another(cluster: Cluster) -> None:
     key, name = str(uuid.uuid4()), unique("keyed")
     first = create(cluster, CONTENT, fields={"filename": name}, Idempotency_Key=key)
     assert cluster.request("DELETE", f"/files/{first.json['file_uuid']}").status == 200
+    refused = create(cluster, CONTENT, fields={"filename": name}, Idempotency_Key=key)
+    assert (refused.status, "is in the trash" in refused.json["details"]) == (409, True)
+    assert cluster.request("DELETE", f"/trash/{first.json['file_uuid']}").status == 200
     second = create(cluster, CONTENT, fields={"filename": name}, Idempotency_Key=key)
     assert second.json["status"] == "available"
     assert len(files_named(cluster, name)) == 1

@@ -35,6 +35,7 @@ EXIT_CODES: Final = {
     "conflict": 5,
     "not_available": 5,
     "offset_mismatch": 5,
+    "protected": 5,
     "gone": 4,
     "precondition_failed": 5,
     "payload_too_large": 1,
@@ -92,6 +93,13 @@ def not_available(cluster: Cluster, directory: Path) -> Refusal:
 def offset_mismatch(cluster: Cluster, directory: Path) -> Refusal:
     url = create(cluster, "/vms", size_bytes=20)["upload_url"]
     return send(cluster, url, "--header", "Content-Range: bytes 5-12/20")
+
+
+def protected(cluster: Cluster, directory: Path) -> Refusal:
+    file_uuid = store(cluster, "/vms", b"protected for an hour")
+    answer = cluster.post(f"/files/{file_uuid}/protection", {"ttl_seconds": 3600})
+    assert answer.status == 200, answer.body
+    return refusal(cluster, "api", "DELETE", f"files/{file_uuid}")
 
 
 def gone(cluster: Cluster, directory: Path) -> Refusal:
@@ -175,6 +183,7 @@ CAUSES: Final[dict[str, Callable[[Cluster, Path], Refusal]]] = {
     "conflict": lambda cluster, _: refusal(cluster, "bucket", "create", "default"),
     "not_available": not_available,
     "offset_mismatch": offset_mismatch,
+    "protected": protected,
     "gone": gone,
     "precondition_failed": precondition_failed,
     "payload_too_large": payload_too_large,

@@ -17,6 +17,7 @@ ALERTS = (ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8")
 SCRAPING = (ROOT / "deploy/prometheus/prometheus.yml").read_text("utf-8")
 DASHBOARD = ROOT / "deploy/grafana/filestore.json"
 METRIC = re.compile(r"\bfilestore_\w+")
+OF_THE_STATUS = {"FilestoreTrashShrinks"}  # a problem that `filestore status` reports, and no alert
 SECTION_CHARS_MIN = 100
 
 
@@ -24,7 +25,7 @@ def test_every_alert_has_its_section_in_the_runbook_and_no_section_is_left_over(
     alerts = re.findall(r"- alert: (\w+)", ALERTS)
     sections = dict(re.findall(r"^## (Filestore\w+)\n(.+?)(?=^#+ |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
     assert len(alerts) == len(set(alerts))
-    assert set(alerts) == set(sections)
+    assert {*alerts, *OF_THE_STATUS} == set(sections)
     assert all(len(text) > SECTION_CHARS_MIN for text in sections.values())
 
 

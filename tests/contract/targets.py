@@ -52,6 +52,10 @@ class Targets:
             "{job_name}": lambda: "expire",
             "{token_id}": lambda: str(self._cluster.post("/cluster/join-tokens", {}).json["token_id"]),
             "/docs/{file}": lambda: "start.js",
+            "{group}": self._group,
+            "{provider}": self._provider,
+            "{session_id}": lambda: "none",  # one's own would end
+            "{snapshot_id}": lambda: "none",  # a new cluster has none
         }
         for part, make in simple.items():
             if part in path:
@@ -122,6 +126,17 @@ class Targets:
         user_id = f"{self._owner}-{self._others % 4}"
         assert self._cluster.request("PUT", f"/auth/users/{user_id}", body={}).status in (200, 201)
         return user_id
+
+    def _group(self) -> str:
+        group = f"{self._owner}-group"
+        assert self._cluster.request("PUT", f"/groups/{group}", body={}).status in (200, 201)
+        return group
+
+    def _provider(self) -> str:
+        """Nobody answers at its address."""
+        fields = {"issuer": "https://127.0.0.1:9", "client_id": "contract"}
+        assert self._cluster.request("PUT", "/auth/providers/contract", body=fields).status in (200, 201)
+        return "contract"
 
     def _run(self) -> str:
         def make() -> str:

@@ -210,15 +210,15 @@ CLOCKS = (
     Mutant.of(
         "content over a quota dated as anything else",
         "coordinator/member/proposing",
-        "(commands.Expire, commands.Collect, commands.CollectOverQuota)",
-        "(commands.Expire, commands.Collect)",
+        "    commands.CollectOverQuota,\n    commands.CollectPurged,\n    commands.EndHolds,\n",
+        "    commands.CollectPurged,\n    commands.EndHolds,\n",
         f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earliest",
     ),
     Mutant.of(
         "expire due by the leader's own clock",
         "coordinator/reconcile/jobs",
-        "is_expire_due(at_ms=context.clocks.ending_ms())",
-        "is_expire_due(at_ms=context.clocks.now_ms())",
+        "ending = context.store, context.clocks.ending_ms",
+        "ending = context.store, context.clocks.now_ms",
         f"{_TIME}clocks_that_jump_ahead_make_nothing_due_before_they_are_believed",
     ),
     Mutant.of(
@@ -231,8 +231,8 @@ CLOCKS = (
     Mutant.of(
         "quota due by the leader's own clock",
         "coordinator/reconcile/quotas",
-        "at_ms = self._context.clocks.ending_ms()",
-        "at_ms = self._context.clocks.now_ms()",
+        "store, at_ms = self._context.store, self._context.clocks.ending_ms()",
+        "store, at_ms = self._context.store, self._context.clocks.now_ms()",
         f"{_TIME}clocks_that_jump_ahead_make_nothing_due_before_they_are_believed",
     ),
     Mutant.of(

@@ -211,7 +211,7 @@ QUOTAS = (
     ),
     Mutant.of(
         "partial upload deleted by every writer",
-        "coordinator/machine/files",
+        "coordinator/machine/trash",
         "change, command.caller, command.file_uuid, Level.ADMIN, command.kind, also",
         "change, command.caller, command.file_uuid, Level.WRITE, command.kind, also",
         f"{_PARTS}partial_upload_is_deleted_like_a_file_by_its_owner_and_admins_of_its_bucket",

@@ -70,7 +70,7 @@ PACKS = (
         "what is found in a pack claimed by somebody",
         _INDEX_FILE,
         """                _insert(db, number, each, at_ns)
-                db.execute(_UNCLAIMED, (each.sha256, at_ns))
+                self._note_arrival(db, each.sha256, at_ns)
             _count_indexed(db, number, stop)
 
     def affirm""",
@@ -199,7 +199,7 @@ PACKS = (
     _of(
         "content of a record not compared with its name",
         _STORE_FILE,
-        "hashlib.sha256(content).digest() == found.sha256",
+        "hashlib.sha256(payload).digest() == found.sha256",
         "True",
         f"{_WRONG}row_of_another_blob_sends_no_byte_of_it",
     ),

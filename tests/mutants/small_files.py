@@ -24,7 +24,7 @@ SMALL_FILES = (
     ),
     _of(
         "upload that an older release finished begins anew",
-        "node/storage/segments.py",
+        "node/storage/pins.py",
         "(without_crc(raw, of=file_uuid) or without_crc(raw))",
         "without_crc(raw, of=file_uuid)",
         f"{_UPLOADS}upload_that_an_older_release_finished_is_finished",

@@ -10,8 +10,9 @@ from filestore_client.base.errors import InvalidRequest
 from filestore_client.base.paths import content_path, path_part, upload_path
 
 ROOT = Path(filestore_client.__file__).parent
-ENCODING = {"path_part", "content_path", "upload_path", "_bucket", "_user", "_node", "_granted_on"}
-CONSTANT = {"self._kind.path", "PROJECT.path", "new.path"}
+OF_PARTS = {"_bucket", "_user", "_node", "_group", "_sessions", "_provider", "_granted_on"}
+ENCODING = {"path_part", "content_path", "upload_path", *OF_PARTS}
+CONSTANT = {"self._kind.path", "PROJECT.path", "new.path", "_PROVIDERS", "_SNAPSHOTS"}
 
 
 def test_each_part_stays_one_part() -> None:

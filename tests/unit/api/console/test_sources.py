@@ -39,6 +39,7 @@ ALLOWED = {
         ),
     ),
     ("pages/help.js", "../help/{}.md"),  # a name of small letters, digits and hyphens
+    ("pages/trash.js", "{}/{}"),  # the name of a file with its folder, as a text
     ("path.js", "#{}"),
     ("path.js", "{}/{}"),
     ("place.js", "/console/node{}"),  # location.hash, which stays behind the #

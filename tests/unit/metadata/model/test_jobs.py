@@ -9,7 +9,7 @@ from metadata.model.jobs import JOBS, JobParameters, check_parameters, job_kind
 
 def test_registry_knows_its_jobs_and_no_others() -> None:
     assert [job_kind(job.name) for job in JOBS] == list(JOBS)
-    with pytest.raises(NotFound, match="compare, drain, expire, gc"):
+    with pytest.raises(NotFound, match="compare, drain, expire, freeze, gc"):
         job_kind("unknown")
 
 

@@ -99,7 +99,8 @@ def _example(kind: inspect.Type) -> Any:
         case inspect.StructType(array_like=True):
             return [_example(field.type) for field in kind.fields]
         case inspect.StructType():
-            return {field.encode_name: _example(field.type) for field in kind.fields}
+            told = {kind.tag_field: kind.tag} if kind.tag_field else {}
+            return told | {field.encode_name: _example(field.type) for field in kind.fields}
         case inspect.LiteralType():
             return kind.values[0]
         case inspect.ListType():

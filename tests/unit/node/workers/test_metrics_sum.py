@@ -11,6 +11,11 @@ from node.base.metrics import NodeMetrics
 from node.workers.metrics_sum import OF_THE_NODE, WorkerMetrics, WorkerTotals, collect_families
 
 SUMMED = {  # each process has some of it, or only the first one has any
+    "filestore_chunk_bytes",
+    "filestore_chunk_packs",
+    "filestore_chunks",
+    "filestore_cold_bytes",
+    "filestore_cold_replicas",
     "filestore_custody_broken_off",
     "filestore_custody_rate",
     "filestore_custody_stopped",
