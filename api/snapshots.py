@@ -74,13 +74,14 @@ async def list_files(request: web.Request) -> web.Response:
     The coordinator that has taken it answers. A snapshot of an earlier release is a conflict.
     """
     caller = await authenticate(request)
-    snapshot = await _snapshot(request, caller)
     bucket_id, filename = query_text(request, "bucket_id"), query_text(request, "filename")
+    bucket_id = check_uuid(bucket_id, "bucket_id") if bucket_id else ""
     wanted = page_wanted(request)
+    snapshot = await _snapshot(request, caller)
     call = SnapshotFilesCall(
         caller=caller,
         snapshot_id=snapshot.snapshot_id,
-        bucket_id=check_uuid(bucket_id, "bucket_id") if bucket_id else "",
+        bucket_id=bucket_id,
         filename=filename,
         cursor=wanted["cursor"],
         limit=wanted["limit"],
@@ -111,7 +112,7 @@ async def restore(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
-    body = await read_json(request, ReviveBody)
+    body = _checked(await read_json(request, ReviveBody))
     snapshot = await _snapshot(request, caller)
     metadata = request.app[API].metadata
     call = SnapshotFileCall(caller=caller, snapshot_id=snapshot.snapshot_id, file_uuid=file_uuid)
@@ -130,16 +131,25 @@ async def restore(request: web.Request) -> web.Response:
     return json_response(answer_body, status=201, headers={"Location": location})
 
 
+def _checked(body: ReviveBody) -> ReviveBody:
+    """Return the body with its ids as they are stored. Raises InvalidRequest."""
+    return ReviveBody(
+        bucket_id=check_uuid(body.bucket_id, "bucket_id") if body.bucket_id else "",
+        parent_backup_uuid=(
+            check_uuid(body.parent_backup_uuid, "parent_backup_uuid") if body.parent_backup_uuid else ""
+        ),
+    )
+
+
 def _changed(
     create: CreateProjectFile | CreateVm | CreateBackup, body: ReviveBody
 ) -> CreateProjectFile | CreateVm | CreateBackup:
     """Return the creation with another id, and with what the request changes."""
     create = msgspec.structs.replace(create, file_uuid=str(uuid_utils.uuid7()))
     if body.bucket_id:
-        create = msgspec.structs.replace(create, bucket_id=check_uuid(body.bucket_id, "bucket_id"))
+        create = msgspec.structs.replace(create, bucket_id=body.bucket_id)
     if body.parent_backup_uuid and isinstance(create, CreateBackup):
-        parent = check_uuid(body.parent_backup_uuid, "parent_backup_uuid")
-        create = msgspec.structs.replace(create, parent_backup_uuid=parent)
+        create = msgspec.structs.replace(create, parent_backup_uuid=body.parent_backup_uuid)
     return create
 
 

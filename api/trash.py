@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from api.access import audited, authenticate
-from api.bodies.checks import check_uuid, end_ms, path_uuid
+from api.bodies.checks import check_uuid, path_uuid
 from api.bodies.fields import GivenUuid
 from api.bodies.files import KIND_WORDS
 from api.bodies.trash import (
@@ -25,7 +25,7 @@ from ca.errors import Conflict, InvalidRequest, PayloadTooLarge, RateLimited
 from metadata.model.listed_records import RestoredFile, TrashPage
 from metadata.protocol.commands import ProtectFile, PurgeFile, RestoreFile
 from metadata.protocol.queries import ListTrash
-from runtime.timestamps import rfc3339
+from runtime.timestamps import parse_rfc3339, rfc3339
 from web.app import json_response, read_json
 
 _PATH: Final = "/api/v1/trash"
@@ -123,11 +123,10 @@ async def protect(request: web.Request) -> web.Response:
     days = body.protect_days
     if (days is None) == (not body.protected_until):
         raise InvalidRequest("protected_until: give this or protect_days")
-    until_ms = end_ms(body.protected_until, None)
     command = ProtectFile(
         caller=caller,
         file_uuid=file_uuid,
-        until_ms=UNSET if until_ms is None else until_ms,
+        until_ms=UNSET if days is not None else parse_rfc3339(body.protected_until, "protected_until"),
         ttl_seconds=UNSET if days is None else days * _DAY_S,
     )
     async with audited(request, "protect_file", principal=caller.subject, target=file_uuid):

@@ -100,8 +100,7 @@ def restore_file(
     """Bring files of a snapshot back, as new files.
 
     The cluster keeps running. A file belongs to its owner of then, or to you if that user is gone.
-    Permissions and links do not come back. Name an incremental backup after the one that it builds on, if
-    that is gone too.
+    Permissions and links do not come back. If the parent of a backup is gone, name the parent first.
     """
     if is_all == bool(file_uuids) or (bucket and not is_all):
         raise click.UsageError("Name the files, or give --all, with --bucket for those of one bucket.")

@@ -96,8 +96,8 @@ def offset_mismatch(cluster: Cluster, directory: Path) -> Refusal:
 
 
 def protected(cluster: Cluster, directory: Path) -> Refusal:
-    file_uuid = store(cluster, "/vms", b"protected for an hour")
-    answer = cluster.post(f"/files/{file_uuid}/protection", {"ttl_seconds": 3600})
+    file_uuid = store(cluster, "/vms", b"protected for a day")
+    answer = cluster.post(f"/files/{file_uuid}/protection", {"protect_days": 1})
     assert answer.status == 200, answer.body
     return refusal(cluster, "api", "DELETE", f"files/{file_uuid}")
 

@@ -134,7 +134,7 @@ class Targets:
 
     def _provider(self) -> str:
         """Nobody answers at its address."""
-        fields = {"issuer": "https://127.0.0.1:9", "client_id": "contract"}
+        fields = {"issuer": "https://127.0.0.1:9", "client_id": "contract", "allowed_groups": ["none"]}
         assert self._cluster.request("PUT", "/auth/providers/contract", body=fields).status in (200, 201)
         return "contract"
 
