@@ -64,6 +64,7 @@ def read_everywhere(cluster: Cluster, file_uuid: str, content: bytes) -> None:
         assert (part.status, part.body) == (206, content[1_000_000:2_000_000])
 
 
+@pytest.mark.long
 def test_versions_turn_cold_are_read_and_become_hot_again(cluster: Cluster) -> None:
     contents = [version(number, of=1, size_bytes=SIZE_BYTES) for number in range(4)]
     files = [store_everywhere(cluster, content) for content in contents]
@@ -126,6 +127,7 @@ def test_damaged_chunk_is_not_served_and_comes_from_another_node(cluster: Cluste
     assert manifest(cluster, node, content).exists()
 
 
+@pytest.mark.long
 def test_killed_node_has_its_cold_replicas(cluster: Cluster) -> None:
     content = version(0, of=3, size_bytes=SIZE_BYTES)
     file_uuid = store_everywhere(cluster, content)

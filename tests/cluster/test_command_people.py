@@ -174,10 +174,10 @@ def test_class_gets_tokens_or_nothing_if_that_is_said(cluster: Cluster, tmp_path
 def test_output_file_of_something_else_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text("mine\n")
-    listing = a_class(tmp_path / "class.csv", "otto;;;")
+    listing = a_class(tmp_path / "class.csv", "left-alone;;;")
     code, line = refusal(cluster, "user", "import", listing, "-o", str(other))
     assert (code, "was not written by this command" in line) == (2, True)
-    assert (other.read_text(), cluster.get("/auth/users/otto").status) == ("mine\n", 404)
+    assert (other.read_text(), cluster.get("/auth/users/left-alone").status) == ("mine\n", 404)
 
 
 def test_administrator_in_a_class_gets_no_link(cluster: Cluster, tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_students_of_a_group_see_the_shared_bucket_after_three_commands(
     students = [f"student-{number:02d};netlab-2026;;Student {number}" for number in range(STUDENTS)]
     listing, links = a_class(tmp_path / "students.csv", *students), tmp_path / "links.csv"
     commands = (
-        ("bucket", "create", "course-7", "--quota", "50G"),
+        ("bucket", "create", "class-of-2026", "--quota", "50G"),
         ("user", "import", listing, "-o", str(links)),
-        ("grant", "add", "netlab-2026", "write", "--type", "group", "--bucket", "course-7"),
+        ("grant", "add", "netlab-2026", "write", "--type", "group", "--bucket", "class-of-2026"),
     )
     for command in commands:
         output(cluster, *command)
@@ -207,8 +207,8 @@ def test_students_of_a_group_see_the_shared_bucket_after_three_commands(
     for each in (made[0], made[-1]):
         token = cluster.remember(redeem(cluster, each["secret"]).json["token"])
         seen = cluster.get("/buckets", token=token).json["buckets"]
-        assert "course-7" in [bucket["name"] for bucket in seen]
-        (bucket,) = [bucket["bucket_id"] for bucket in seen if bucket["name"] == "course-7"]
+        assert "class-of-2026" in [bucket["name"] for bucket in seen]
+        (bucket,) = [bucket["bucket_id"] for bucket in seen if bucket["name"] == "class-of-2026"]
         stored = cluster.store(b"lab", f"{each['name']}.gns3p", token=token, bucket_id=bucket)
         assert cluster.get(f"/files/{stored}", token=token).status == 200
     for each in made:

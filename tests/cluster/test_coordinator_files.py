@@ -281,6 +281,7 @@ def test_coordinator_that_lost_the_end_of_its_log_comes_back_by_itself(world: Wo
     world.cases["last log segment", "end", "starts and recovers"] += 1
 
 
+@pytest.mark.long
 def test_database_that_changed_while_nothing_ran_is_built_again(world: World) -> None:
     """Of a coordinator that was killed, the WAL may write over the page, and then nothing is wrong."""
     try_case(world, "stopped", ("state.sqlite", "flip"))

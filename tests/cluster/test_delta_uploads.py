@@ -26,6 +26,13 @@ NO_UUID = "0192d3a0-0000-7000-8000-000000000000"
 SENT = re.compile(r"^filestore_upload_bytes_total (\S+)$", re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Not the shared one, whose nodes are to have little memory by tests/cluster/test_transfer.py."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
 @pytest.fixture(autouse=True)
 def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

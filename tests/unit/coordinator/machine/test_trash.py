@@ -179,7 +179,7 @@ def test_restoring_needs_write_on_the_bucket_and_room_in_it(state: State) -> Non
 def test_id_of_a_file_in_the_trash_is_not_used_again(state: State) -> None:
     store(state, create(ADMIN, "f1"))
     delete(state, "f1")
-    assert state.apply(create(ADMIN, "f1")) == "invalid_request"
+    assert state.apply(create(ADMIN, "f1")) == "conflict"
 
 
 def test_file_goes_for_good_when_its_time_is_over_and_not_before(state: State) -> None:

@@ -233,6 +233,7 @@ async def test_wrong_list_costs_time_only(
     assert read(nodes[0].services.blobs, SHA256) == NEW
 
 
+@pytest.mark.long
 async def test_sources_that_are_silent_end_the_attempt(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
