@@ -21,7 +21,7 @@ from node.storage.segments import OpenBlob
 from web.app import ClientGone
 
 LIST_TYPE: Final = "application/vnd.filestore.chunks"
-CUT_BYTES: Final = 2 << 20  # in one job for the disk's threads, each of which keeps memory for several copies
+CUT_BYTES: Final = 2 << 20  # in one job: a thread of the disk keeps memory for several copies
 
 
 async def send_list(request: web.Request, parts: AsyncGenerator[bytes, None]) -> web.StreamResponse:
