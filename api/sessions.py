@@ -30,7 +30,7 @@ from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, page_wanted
 from api.spec.operation import NOT_STORED, Answer, OperationTable
 from api.users import EXISTING, names_in, path_user, require_existing
-from ca.errors import Conflict, Gone, NotFound
+from ca.errors import Conflict, Gone, NotFound, RateLimited
 from metadata.model.listed_records import InvitationPage, InvitationRecord, SessionPage
 from metadata.model.records import UserRecord
 from metadata.protocol.commands import CreateInvitation, EndSession, EndSessions, RevokeInvitation
@@ -176,7 +176,7 @@ async def list_invitations(request: web.Request) -> web.Response:
     Answer("The token, which is shown only once.", MintedToken, headers=NOT_STORED),
     body=RedeemBody,
     credential="none",
-    errors=(Gone, NotFound),
+    errors=(Gone, NotFound, RateLimited),
 )
 async def redeem(request: web.Request) -> web.Response:
     """Return the token that an invitation is for, and use the invitation up. No credential.
