@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jwt
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ca.errors import Unauthorized
+from ca.usertoken import LIBRARY_FAILURES
 
 ID_TOKEN_CHARS_MAX: Final = 32_768  # one with hundreds of groups
 KEYS_MAX: Final = 64  # of one provider; large ones have a dozen
@@ -34,16 +34,6 @@ ALGORITHMS: Final[Mapping[str, tuple[str, str]]] = {  # the kind of key for each
 }
 RSA_BITS_MIN: Final = 2048  # RFC 7518, section 3.3
 _INTEGER_MAX: Final = 2**53 - 1
-_LIBRARY_FAILURES: Final = (
-    jwt.PyJWTError,
-    UnsupportedAlgorithm,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
 
 
 class InvalidIdToken(Unauthorized):
@@ -77,7 +67,7 @@ def verify_id_token(
         claims = _signed_claims(token, keys)
         _check_audience(claims, expected)
         _check_times(claims, expected.now_s)
-    except _LIBRARY_FAILURES as error:
+    except LIBRARY_FAILURES as error:
         raise InvalidIdToken(f"{type(error).__name__} in the ID token") from error
     return claims
 

@@ -52,7 +52,7 @@ _BASE64URL: Final = r"[A-Za-z0-9_-]+"
 # The last of the 86 characters that 64 bytes take has four unused bits; only zeros there are the canonical
 # form, else one signature could be written in sixteen ways.
 _COMPACT: Final = re.compile(rf"{_BASE64URL}\.{_BASE64URL}\.[A-Za-z0-9_-]{{85}}[AQgw]")
-_LIBRARY_FAILURES: Final = (
+LIBRARY_FAILURES: Final = (  # of PyJWT, for a text that is no token
     jwt.PyJWTError,
     UnsupportedAlgorithm,
     ValueError,
@@ -319,7 +319,7 @@ class Verifier:
             return typed(payload, self._ends_at_ms.get(header["kid"], math.inf))
         except InvalidRequest as error:
             raise Unauthorized(f"claim {error.details}") from error
-        except _LIBRARY_FAILURES as error:
+        except LIBRARY_FAILURES as error:
             raise Unauthorized(f"{type(error).__name__} in the token") from error
 
     def _key_for(self, header: Mapping[str, Any], kind: str) -> ec.EllipticCurvePublicKey:
