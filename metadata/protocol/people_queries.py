@@ -1,4 +1,4 @@
-"""Questions about people: groups, sessions, invitations, identity providers. Apart from `queries`: a subject.
+"""Questions about people: groups, sessions, invitations, providers. Apart from those about files and nodes.
 
 Tested by tests/unit/coordinator/sign_in/test_flows.py.
 """
