@@ -12,8 +12,8 @@ import xxhash
 
 RESERVE_SHARE = 0.05  # of a disk stays free for deletes, repair and the log
 # In reserves: with less room beyond those of all disks, the trash shrinks; the status warns before that.
-PRESSED_RESERVES = 1
-WARNED_RESERVES = 2
+PRESSED_RESERVES = 0.5
+WARNED_RESERVES = 1.0
 RESERVE_BYTES_MAX = 10 << 30  # a large disk need not keep more than this free
 
 
@@ -49,9 +49,9 @@ def room_bytes(candidates: Sequence[Candidate]) -> int:
     return sum(max(each.free_bytes - each.reserve_bytes, 0) for each in candidates)
 
 
-def lacking_bytes(candidates: Sequence[Candidate], reserves: int) -> int:
+def lacking_bytes(candidates: Sequence[Candidate], reserves: float) -> int:
     """Return the bytes that the disks lack to have `reserves` times their reserves free beyond them."""
-    return max(reserves * sum(each.reserve_bytes for each in candidates) - room_bytes(candidates), 0)
+    return max(int(reserves * sum(each.reserve_bytes for each in candidates)) - room_bytes(candidates), 0)
 
 
 def choose(

@@ -354,14 +354,14 @@ def test_run_that_does_not_tell_its_rest_has_no_time_left(result: object) -> Non
 @pytest.mark.parametrize(
     ("free_bytes", "trash_files", "said"),
     [
-        (149, 3, "will soon be deleted for good"),
-        (99, 3, "are deleted for good now"),
-        (99, 0, ""),
-        (150, 3, ""),
+        (99, 3, "will soon be deleted for good"),
+        (74, 3, "are deleted for good now"),
+        (74, 0, ""),
+        (100, 3, ""),
     ],
 )
 def test_trash_that_must_shrink_is_told_before(free_bytes: int, trash_files: int, said: str) -> None:
-    """The reserve of each disk is 50: less than once or twice that is free beyond it."""
+    """The reserve of each disk is 50: less than that, or than half of it, is free beyond it."""
     best = msgspec.structs.replace(reply(), trash_files=trash_files, trash_bytes=1 << 21)
     nodes = [node(name, free_bytes=free_bytes, total_bytes=1000) for name in ("n1", "n2", "n3")]
     _, problems = health_of(best, "c1", [coordinator()], nodes, [])

@@ -21,15 +21,15 @@ def facts(*free_bytes: int, replicas: int = 3, unheard: tuple[NodeRecord, ...] =
 @pytest.mark.parametrize(
     ("free_bytes", "replicas", "pending", "squeezed"),
     [
-        ((100, 100, 100), 3, 0, 0),  # each has its reserve, and as much again
-        ((97, 100, 100), 3, 0, 1),
-        ((70, 70, 70), 3, 0, 30),
-        ((70, 70, 70), 3, 10, 20),  # so much is about to leave the disks
-        ((70, 70, 70), 3, 30, 0),
-        ((70, 70, 70), 1, 0, 90),
+        ((75, 75, 75), 3, 0, 0),  # each has its reserve, and half as much again
+        ((72, 75, 75), 3, 0, 1),
+        ((60, 60, 60), 3, 0, 15),
+        ((60, 60, 60), 3, 10, 5),  # so much is about to leave the disks
+        ((60, 60, 60), 3, 15, 0),
+        ((60, 60, 60), 1, 0, 45),
         ((10, 200, 200), 3, 0, 0),  # one disk alone: others have room
-        ((10, 10, 10), 3, 0, 50),
-        ((70,), 3, 0, 30),
+        ((10, 10, 10), 3, 0, 25),
+        ((60,), 3, 0, 15),
         ((), 3, 0, 0),
     ],
 )
@@ -41,6 +41,6 @@ def test_as_much_goes_as_the_disks_lack(
 
 def test_nothing_goes_while_a_node_has_not_told_its_room() -> None:
     silent = node_record("silent")
-    assert squeezed_bytes(facts(70, 70, unheard=(silent,)), 0) == 0
+    assert squeezed_bytes(facts(60, 60, unheard=(silent,)), 0) == 0
     down = msgspec.structs.replace(silent, state="down")
-    assert squeezed_bytes(facts(70, 70, unheard=(down,)), 0) == 30
+    assert squeezed_bytes(facts(60, 60, unheard=(down,)), 0) == 15
