@@ -167,27 +167,18 @@ def other_stores(directory: Path) -> Iterator[tuple[str, Path, Callable[[Path, i
         subprocess.run(command, env=environment, check=True, capture_output=True)
 
     if shutil.which("restic"):
-        repository = directory / "restic"
         version = subprocess.run(["restic", "version"], check=True, capture_output=True, text=True).stdout
-        extra = () if version.split()[1] < "0.14" else ("--compression", "auto")
-        if extra:
-            run("restic", "-r", str(repository), "init", "--repository-version", "2")
-        else:
-            run("restic", "-r", str(repository), "init")
-        yield (
-            "restic",
-            repository,
-            lambda source, _: run("restic", "-r", str(repository), *extra, "backup", str(source)),
-        )
+        compresses = tuple(map(int, version.split()[1].split(".")[:2])) >= (0, 14)
+        first = ("restic", "-r", str(directory / "restic"))
+        run(*first, "init", *(("--repository-version", "2") if compresses else ()))
+        yield "restic", directory / "restic", lambda source, _: run(*first, "backup", str(source))
     if shutil.which("borg"):
-        repository = directory / "borg"
-        run("borg", "init", "-e", "none", str(repository))
+        run("borg", "init", "-e", "none", str(directory / "borg"))
+        create = ("borg", "create", "--compression", "zstd,3")
         yield (
             "borg",
-            repository,
-            lambda source, night: run(
-                "borg", "create", "--compression", "zstd,3", f"{repository}::{night}", str(source)
-            ),
+            directory / "borg",
+            lambda source, night: run(*create, f"{directory / 'borg'}::{night}", str(source)),
         )
 
 

@@ -161,6 +161,14 @@ class Cluster:
         self._kept.close()
         self._development.stop()
         assert not self.leaked_secrets()
+        if kind is None:
+            self._remove_content()
+
+    def _remove_content(self) -> None:
+        """That of a file's cluster would else be there until the run ends: 30 GB of all. Records stay."""
+        for node in self.nodes:
+            for area in ("blobs", "uploads"):
+                shutil.rmtree(self.data(node) / area, ignore_errors=True)
 
     @property
     def ca(self) -> Path:
