@@ -12,19 +12,23 @@ import hashlib
 import http.client
 import os
 import random
+import re
 import shutil
+import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
 from bench.one_node import OneNode
-from deploy.dev_cluster import DevelopmentCluster
+from deploy.dev_cluster import DevelopmentCluster, Member
 from deploy.processes import LOOPBACK
 from node.cold.chunks import ChunkStore
 
@@ -37,6 +41,8 @@ RANGE_BYTES: Final = 1 << 20
 RANGES: Final = 200
 TURNS: Final = 3
 BLOCK_BYTES: Final = 4096
+FREEZE_S_MAX: Final = 900.0
+_RECEIVED: Final = re.compile(r"^filestore_upload_bytes_total (\S+)$", re.MULTILINE)
 CHANGED_SHARE: Final = 0.01
 _WORDS: Final = [
     b"interface",
@@ -121,7 +127,7 @@ class Product:
             return made.bucket_id
 
     def put(self, source: Path) -> None:
-        """Upload every file of every project, four at a time."""
+        """Upload every file of every project, four at a time, as `filestore put -r` does."""
         asyncio.run(self._put(source))
 
     async def _put(self, source: Path) -> None:
@@ -131,19 +137,47 @@ class Product:
 
             async def upload(path: Path) -> None:
                 async with turn:
-                    await client.files.upload(path, kind="backup", bucket_id=self.bucket_id, resume=False)
+                    await client.files.upload(
+                        path,
+                        kind="backup",
+                        bucket_id=self.bucket_id,
+                        path=str(path.parent.relative_to(source)),
+                        resume=False,
+                    )
 
             await asyncio.gather(*(upload(path) for path in paths))
 
-    def freeze(self) -> dict[str, Any]:
-        """Run the job to its end; its result."""
-        return asyncio.run(run_job(self.cluster, "freeze"))
+    def received_bytes(self) -> float:
+        """The bytes that the nodes have received from clients for uploads so far."""
+        texts = [_get_text(self.cluster, node) for node in self.cluster.layout.of_role("node")]
+        return sum(float(found[1]) for text in texts if (found := _RECEIVED.search(text)))
+
+    def freeze(self) -> float:
+        """Run the job until no replica is a file; return the seconds of its runs.
+
+        What was just uploaded turns cold only once its upload is forgotten.
+        """
+        took_s, ends_at_s = 0.0, time.monotonic() + FREEZE_S_MAX
+        while any(path for node in self.nodes for path in node.glob("blobs/*/*/*")):
+            if time.monotonic() > ends_at_s:
+                raise RuntimeError("some replicas stay hot")
+            took_s += timed(lambda: asyncio.run(run_job(self.cluster, "freeze")))
+            time.sleep(2)
+        return took_s
 
     def stored_bytes(self) -> float:
         """Bytes of one replica of all, on average: chunks, manifests, and what is a file still."""
         parts = ("chunks", "cold", "blobs", "packs")
         index = sum(each.stat().st_size for node in self.nodes for each in node.glob("*/index.sqlite*"))
         return (sum(size_of(node / part) for node in self.nodes for part in parts) - index) / len(self.nodes)
+
+
+def _get_text(cluster: DevelopmentCluster, node: Member) -> str:
+    """Return the metrics of a node."""
+    context = ssl.create_default_context(cafile=str(cluster.ca))
+    with closing(http.client.HTTPSConnection(LOOPBACK, node.api_port, context=context)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
 
 
 async def run_job(cluster: DevelopmentCluster, name: str) -> dict[str, Any]:
@@ -194,9 +228,13 @@ def nights(directory: Path) -> None:
                 for project in projects:
                     project.change()
             logical += size_of(source)
+            before = product.received_bytes()
             put_s = timed(lambda: product.put(source))
-            freeze_s = timed(product.freeze)
-            mine = f"{product.stored_bytes() / 1e6:.0f} MB, put {put_s:.1f} s, freeze {freeze_s:.1f} s"
+            sent_bytes, freeze_s = product.received_bytes() - before, product.freeze()
+            mine = (
+                f"{product.stored_bytes() / 1e6:.0f} MB, put {put_s:.1f} s with {sent_bytes / 1e6:.0f} MB, "
+                f"freeze {freeze_s:.1f} s"
+            )
             theirs = []
             for name, repository, backup in others:
                 took_s = timed(lambda backup=backup, night=night: backup(source, night))  # type: ignore[misc]
@@ -211,7 +249,7 @@ def downloads(directory: Path) -> None:
         ((file_uuid, sha256),) = node.stored[WHOLE_BYTES]
         path, cluster = f"/api/v1/files/{file_uuid}", node.cluster
         asyncio.run(set_storage(cluster, "cold"))
-        figures: dict[str, list[float]] = {"hot": [], "cold": [], "hot ranges": [], "cold ranges": []}
+        figures: dict[str, list[float]] = defaultdict(list)
         for turn in range(TURNS):
             if turn:
                 asyncio.run(run_job(cluster, "thaw"))
@@ -221,27 +259,33 @@ def downloads(directory: Path) -> None:
             show("turning cold", f"{WHOLE_BYTES / took_s / 1e6:.0f} MB/s", "with the time of the job")
             assert not node.blob_path(sha256).exists()
             _measure(node, path, "cold", figures)
-        for hot, cold in (("hot", "cold"), ("hot ranges", "cold ranges")):
-            best = max(figures[hot]), max(figures[cold])
-            ratio = best[1] / best[0]
-            show(f"GET, {cold}", f"{best[1]:.0f} MB/s, {ratio:.2f} of hot", f"hot {best[0]:.0f} MB/s")
+        for what in ("whole, TLS", "ranges, TLS", "whole, plain", "ranges, plain"):
+            hot, cold = (statistics.median(figures[f"{form} {what}"]) for form in ("hot", "cold"))
+            show(f"GET, {what}", f"{cold:.0f} MB/s, {cold / hot:.2f} of hot", f"hot {hot:.0f} MB/s")
 
 
-def _measure(node: OneNode, path: str, name: str, figures: dict[str, list[float]]) -> None:
+def _measure(node: OneNode, path: str, form: str, figures: dict[str, list[float]]) -> None:
     headers = {"Authorization": f"Bearer {node.token}"}
-    with closing(http.client.HTTPConnection(LOOPBACK, node.plain_port)) as connection:
-        for _ in range(2):  # the first one reads and verifies
-            took_s = timed(lambda: _get(connection, path, headers, WHOLE_BYTES))
-        figures[name].append(WHOLE_BYTES / took_s / 1e6)
-        dice = random.Random(1)
-        starts = [dice.randrange(WHOLE_BYTES - RANGE_BYTES) for _ in range(RANGES)]
+    context = ssl.create_default_context(cafile=str(node.cluster.ca))
+    connections = {
+        "TLS": http.client.HTTPSConnection(LOOPBACK, node.tls_port, context=context),
+        "plain": http.client.HTTPConnection(LOOPBACK, node.plain_port),
+    }
+    for name, connection in connections.items():
+        with closing(connection):
+            for _ in range(2):  # the first one reads and verifies
+                took_s = timed(lambda connection=connection: _get(connection, path, headers, WHOLE_BYTES))  # type: ignore[misc]
+            figures[f"{form} whole, {name}"].append(WHOLE_BYTES / took_s / 1e6)
+            took_s = timed(lambda connection=connection: _get_ranges(connection, path, headers))  # type: ignore[misc]
+            figures[f"{form} ranges, {name}"].append(RANGES * RANGE_BYTES / took_s / 1e6)
 
-        def get_ranges() -> None:
-            for start in starts:
-                ranged = headers | {"Range": f"bytes={start}-{start + RANGE_BYTES - 1}"}
-                _get(connection, path, ranged, RANGE_BYTES)
 
-        figures[f"{name} ranges"].append(RANGES * RANGE_BYTES / timed(get_ranges) / 1e6)
+def _get_ranges(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> None:
+    dice = random.Random(1)
+    for _ in range(RANGES):
+        start = dice.randrange(WHOLE_BYTES - RANGE_BYTES)
+        ranged = headers | {"Range": f"bytes={start}-{start + RANGE_BYTES - 1}"}
+        _get(connection, path, ranged, RANGE_BYTES)
 
 
 def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str], size_bytes: int) -> None:

@@ -30,14 +30,15 @@ async def base_of(
 ) -> Base | None:
     """Return the chunks of the file with this id; if it is absent, of the newest file with the wanted name.
 
-    None if there is no such file, or the content is small.
+    One in the wanted folder goes before those elsewhere. None if there is no such file, or the content is
+    small.
     """
     size_bytes = source.size_bytes
     if not CAN_CUT or file_uuid == "" or (size_bytes is not None and size_bytes < DELTA_BYTES_MIN):
         return None
     try:
         if file_uuid is None:
-            newest = await _newest(KindFiles(transport, KINDS[kind]), wanted["filename"])
+            newest = await _newest(KindFiles(transport, KINDS[kind]), wanted)
             if newest is None:
                 return None
             return await find_base(transport, newest.file_uuid, newest.size_bytes)
@@ -46,12 +47,12 @@ async def base_of(
         return None
 
 
-async def _newest(files: KindFiles[Any], filename: str) -> FileRecord | None:
-    newest: FileRecord | None = None
-    async for record in files.list(filename=filename, status="available"):
-        if record.filename == filename and (newest is None or record.created_at > newest.created_at):
-            newest = record
-    return newest
+async def _newest(files: KindFiles[Any], wanted: Mapping[str, Any]) -> FileRecord | None:
+    filename, folder = wanted["filename"], wanted.get("path", "")
+    named = [
+        each async for each in files.list(filename=filename, status="available") if each.filename == filename
+    ]
+    return max(named, key=lambda each: (each.path == folder, each.created_at), default=None)
 
 
 async def send(

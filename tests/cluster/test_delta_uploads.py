@@ -161,6 +161,21 @@ def test_client_sends_what_changed_since_the_newest_version(
     assert target.read_bytes() == NEW
 
 
+def test_base_is_the_file_of_the_same_folder_where_there_is_one(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    """Each lab of a tree has a disk of the same name; the newest one is of another lab."""
+    other = os.urandom(len(OLD))
+    for folder, content in (("lab1", OLD), ("lab2", other)):
+        (tmp_path / "same.img").write_bytes(content)
+        client.files.upload(tmp_path / "same.img", kind="backup", path=folder)
+    before = received_bytes(cluster)
+    (tmp_path / "same.img").write_bytes(NEW)
+    record = client.files.upload(tmp_path / "same.img", kind="backup", path="lab1")
+    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert received_bytes(cluster) - before < len(NEW) / 4
+
+
 def test_client_sends_a_stream_with_the_base_that_is_named(
     cluster: Cluster, base: str, client: Client
 ) -> None:
