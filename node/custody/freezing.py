@@ -7,9 +7,10 @@ deletes.
 Tested by tests/unit/node/cold/test_cold_store.py.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from node.cold.cutting import ChunkCutter
 from node.cold.manifest import ContentChunk
@@ -23,7 +24,9 @@ from node.storage.segments import FinishedBlob, OpenBlob
 STEP_BYTES: Final = 8 << 20  # in one job for the disk's threads, and under one sync
 COLD_BYTES_MAX: Final = 256 << 30  # the manifest of more would be too large to be kept in memory
 
+Cut = Sequence[tuple[bytes, memoryview]]  # chunks with their SHA-256
 Pace = Callable[[int], Awaitable[None]]  # is called with the number of bytes that are read or written next
+_T = TypeVar("_T")
 
 
 class NotFrozen(Exception):
@@ -84,9 +87,10 @@ async def _freeze(
     disk: DiskWorkers, blobs: BlobStore, blob: OpenBlob, writer: ColdWriter, pace: Pace
 ) -> Frozen:
     file, content = blob.identity(), _Content(blob, writer)
-    while content.offset < blob.size_bytes:
+    cut: Cut = []
+    while cut or content.offset < blob.size_bytes:
         await pace(min(STEP_BYTES, blob.size_bytes - content.offset))
-        await disk.run(content.store_step)
+        cut = await _both(disk.run(content.cut_step), disk.run(content.store, cut))
     proof, is_more = writer.prove(again=content.read_again), True
     try:
         while is_more:
@@ -108,8 +112,18 @@ async def _freeze(
     return Frozen(blob.size_bytes, content.stored_bytes)
 
 
+async def _both(first: Awaitable[_T], second: Awaitable[object]) -> _T:
+    """Wait until both have ended, whatever they raise; return what the first one gives."""
+    given, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(given, BaseException):
+        raise given
+    if isinstance(other, BaseException):
+        raise other
+    return given
+
+
 class _Content:
-    """The content of a file that turns cold, read in steps. For one thread at a time."""
+    """The content of a file that turns cold, in steps: one thread cuts the next while another stores one."""
 
     def __init__(self, blob: OpenBlob, writer: ColdWriter) -> None:
         self.offset = 0
@@ -117,15 +131,20 @@ class _Content:
         self._blob, self._writer = blob, writer
         self._cutter = ChunkCutter()
 
-    def store_step(self) -> None:
-        """Cut the next bytes, and store the chunks that are not here. Raises BlobDamaged, FilestoreError."""
+    def cut_step(self) -> Cut:
+        """Return the next chunks; none at the end. Raises BlobDamaged, FilestoreError."""
         blob = self._blob
+        if self.offset == blob.size_bytes:
+            return []
         with storage_errors():
             content = blob.pread(STEP_BYTES, self.offset)
         if not content:
             raise blob.damage_error("is shorter than its sidecar says")
         self.offset += len(content)
-        cut = list(self._cutter.cut(content, is_last=self.offset == blob.size_bytes))
+        return list(self._cutter.cut(content, is_last=self.offset == blob.size_bytes))
+
+    def store(self, cut: Cut) -> None:
+        """Store those of the chunks that are not here. Raises FilestoreError."""
         with storage_errors():
             wanted = self._writer.add([(chunk_id, len(piece)) for chunk_id, piece in cut])
             new = {chunk_id: piece for chunk_id, piece in cut if chunk_id in wanted}

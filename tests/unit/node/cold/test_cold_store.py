@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -92,7 +93,9 @@ def test_ranges_and_segments_are_those_of_the_file(store: BlobStore) -> None:
             assert file.read() == content
 
 
-def test_what_is_decoded_ahead_is_bounded(store: BlobStore) -> None:
+@pytest.mark.parametrize(("pause_s", "ready_bytes"), [(0, 6 << 20), (0.03, 3 << 20)])
+def test_what_is_decoded_ahead_is_bounded(store: BlobStore, pause_s: float, ready_bytes: int) -> None:
+    """A reader that pauses this long takes less than 20 MB/s."""
     content = version(0, size_bytes=20_000_000)
     name = put_file(store, content)
     freeze(store, name)
@@ -104,7 +107,8 @@ def test_what_is_decoded_ahead_is_bounded(store: BlobStore) -> None:
             assert not blob.is_trusted(at, until)
             blob.verify_range(at, until)
             assert blob.is_trusted(at, until)
-            assert blob.ready_bytes <= 4 << 20
+            assert blob.ready_bytes <= ready_bytes
+            time.sleep(pause_s)
             at = until
 
 
