@@ -113,7 +113,7 @@ async def _freeze(
 
 
 async def _both(first: Awaitable[_T], second: Awaitable[object]) -> _T:
-    """Wait until both have ended, whatever they raise; return what the first one gives."""
+    """Wait until both have ended, also if one raises; return the result of the first."""
     given, other = await asyncio.gather(first, second, return_exceptions=True)
     if isinstance(given, BaseException):
         raise given
