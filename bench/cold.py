@@ -2,9 +2,9 @@
 
 Nights of projects of which one block in a hundred changes, stored by a cluster of three nodes (as files, then
 as chunks), and beside it by restic and borg, where these are installed, on the same directory in the same
-run. Then a node of one replica: how fast content turns cold, and downloads of cold and of hot content, whole
-and in ranges of 1 MiB, turn by turn. Last, a node with a million chunks: how long it takes to open them, and
-how much memory. COLD_PROJECTS, COLD_MB, COLD_NIGHTS, COLD_WHOLE_MB and COLD_CHUNKS change the sizes.
+run. Then a node of one replica: how fast content turns cold, downloads of cold and of hot content, whole and
+in ranges of 1 MiB, turn by turn, and downloads of small files while content turns cold. Last, a node with a
+million chunks: how long it takes to open them, and how much memory. COLD_PROJECTS, COLD_MB, COLD_NIGHTS, COLD_WHOLE_MB and COLD_CHUNKS change the sizes.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,9 @@ CHUNKS: Final = int(os.environ.get("COLD_CHUNKS", "1000000"))
 WHOLE_BYTES: Final = int(os.environ.get("COLD_WHOLE_MB", "1024")) << 20
 RANGE_BYTES: Final = 1 << 20
 RANGES: Final = 200
+SMALL_BYTES: Final = 256 << 10
+SMALL_FILES: Final = 50
+LATENCIES: Final = 5000
 TURNS: Final = 3
 BLOCK_BYTES: Final = 4096
 FREEZE_S_MAX: Final = 900.0
@@ -304,6 +308,38 @@ async def set_storage(cluster: DevelopmentCluster, storage: Any) -> None:
             await client.buckets.update(bucket.bucket_id, storage=storage)
 
 
+def latencies(directory: Path) -> None:
+    """Downloads of 256 KiB while nothing else happens, and while content turns cold beside them."""
+    with ExitStack() as stack:
+        node = OneNode(directory / "node", stack, {WHOLE_BYTES: 1, SMALL_BYTES: SMALL_FILES})
+        asyncio.run(set_storage(node.cluster, "cold"))
+        small = [f"/api/v1/files/{file_uuid}" for file_uuid, _ in node.stored[SMALL_BYTES]]
+        ((_, whole),) = node.stored[WHOLE_BYTES]
+        before = _latencies(node, small, lambda count: count < LATENCIES)
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(asyncio.run, run_job(node.cluster, "freeze"))
+            during = _latencies(node, small, lambda _: not job.done())
+            job.result()
+        if node.blob_path(whole).exists():
+            raise RuntimeError("the content stayed hot")
+        p99 = [statistics.quantiles(each, n=100)[98] * 1000 for each in (before, during)]
+        show(
+            "p99 of 256 KiB while content turns cold",
+            f"{p99[1]:.1f} ms, {p99[1] / p99[0]:.2f} of",
+            f"{p99[0]:.1f} ms, {len(during)} downloads",
+        )
+
+
+def _latencies(node: OneNode, paths: list[str], goes_on: Callable[[int], bool]) -> list[float]:
+    headers, taken_s = {"Authorization": f"Bearer {node.token}"}, list[float]()
+    context = ssl.create_default_context(cafile=str(node.cluster.ca))
+    with closing(http.client.HTTPSConnection(LOOPBACK, node.tls_port, context=context)) as connection:
+        while goes_on(len(taken_s)):
+            path = paths[len(taken_s) % len(paths)]
+            taken_s.append(timed(lambda path=path: _get(connection, path, headers, SMALL_BYTES)))  # type: ignore[misc]
+    return taken_s
+
+
 def many_chunks(directory: Path) -> None:
     """Open a store of CHUNKS chunks in a process of its own."""
     with closing(ChunkStore(directory)) as store:
@@ -327,7 +363,7 @@ def many_chunks(directory: Path) -> None:
 def main() -> None:
     """The command."""
     with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
-        for part in (nights, downloads, many_chunks):
+        for part in (nights, downloads, latencies, many_chunks):
             directory = Path(name) / part.__name__
             directory.mkdir()
             part(directory)
