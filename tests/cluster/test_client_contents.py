@@ -8,6 +8,7 @@ import os
 import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -27,15 +28,25 @@ from tests.cluster.throttle import ThrottlingProxy
 pytestmark = pytest.mark.usefixtures("own_memory")
 
 MIB = 1 << 20
-CONTENT = os.urandom(STREAM_PIECE_BYTES + 3 * MIB + 5)  # more than a stream holds at once
 NO_UUID = "0192d3a0-0000-7000-8000-000000000000"
-LARGE = os.urandom((BLOCKS_MAX + 2) * BLOCK_BYTES + 77)  # more blocks than a reader keeps
+
+
+@cache
+def whole_content() -> bytes:
+    """More than a stream holds at once."""
+    return os.urandom(STREAM_PIECE_BYTES + 3 * MIB + 5)
+
+
+@cache
+def large_content() -> bytes:
+    """More blocks than a reader keeps."""
+    return os.urandom((BLOCKS_MAX + 2) * BLOCK_BYTES + 77)
 
 
 @pytest.fixture(scope="module")
 def large(cluster: Cluster) -> str:
     """LARGE, in the cluster."""
-    return cluster.store(LARGE, "large.bin")
+    return cluster.store(large_content(), "large.bin")
 
 
 def parts_of(content: bytes) -> Iterator[bytes]:
@@ -78,7 +89,7 @@ FORMS: dict[str, Callable[[Path], Contents | Path | str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("content", [b"", CONTENT], ids=["empty", "large"])
+@pytest.mark.parametrize("content", [b"", whole_content()], ids=["empty", "large"])
 def test_content_of_every_form_arrives(client: Client, tmp_path: Path, form: str, content: bytes) -> None:
     path = tmp_path / "lab.bin"
     path.write_bytes(content)
@@ -95,14 +106,14 @@ def test_content_of_every_form_arrives(client: Client, tmp_path: Path, form: str
 
 async def test_client_for_asyncio_takes_every_form_at_once(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "lab.bin"
-    path.write_bytes(CONTENT)
+    path.write_bytes(whole_content())
     async with async_client_of(cluster) as client:
         given = [make(path) for make in FORMS.values()]
         records = await asyncio.gather(*(client.files.upload(each, filename="lab.bin") for each in given))
         for each in given:
             if isinstance(each, io.IOBase):
                 each.close()
-    assert {record.blob_sha256 for record in records} == {hashlib.sha256(CONTENT).hexdigest()}
+    assert {record.blob_sha256 for record in records} == {hashlib.sha256(whole_content()).hexdigest()}
     assert len({record.file_uuid for record in records}) == len(FORMS)
 
 
@@ -129,7 +140,7 @@ def test_file_is_sent_from_where_it_stands_and_as_it_is_read(client: Client, tmp
 
 def test_source_that_fails_leaves_no_upload(client: Client) -> None:
     def breaks() -> Iterator[bytes]:
-        yield CONTENT
+        yield whole_content()
         raise OSError(5, "the tape is torn")
 
     with pytest.raises(OSError, match="torn"):
@@ -155,23 +166,23 @@ def test_declared_checksum_of_other_content_is_refused(client: Client) -> None:
 
 def test_upload_goes_on_after_cuts_within_one_call(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "cut.bin"
-    path.write_bytes(LARGE)
+    path.write_bytes(large_content())
     with (
         ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=64 * MIB) as way,
         client_of(cluster, way.url) as client,
     ):
-        way.cut_marks = [len(LARGE) // share for share in (4, 2)]
+        way.cut_marks = [len(large_content()) // share for share in (4, 2)]
         record = client.files.upload(path, only_url=True)
         assert not way.cut_marks
-        assert way.passed_bytes < len(LARGE) * 1.6
-        assert stored(client, record) == LARGE
+        assert way.passed_bytes < len(large_content()) * 1.6
+        assert stored(client, record) == large_content()
 
 
 async def test_upload_goes_on_in_another_client_after_it_was_interrupted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     path = tmp_path / "broken-off.bin"
-    path.write_bytes(LARGE)
+    path.write_bytes(large_content())
     with (
         ThrottlingProxy(cluster.nodes[1].api_port, bytes_per_s=16 * MIB) as first,
         ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=1 << 30) as second,
@@ -187,8 +198,8 @@ async def test_upload_goes_on_in_another_client_after_it_was_interrupted(
         async with async_client_of(cluster, second.url) as again:
             record = await again.files.upload(path, only_url=True)
         assert record.file_uuid == unfinished["file_uuid"]
-        assert second.passed_bytes < len(LARGE) - 8 * MIB
-    assert record.blob_sha256 == hashlib.sha256(LARGE).hexdigest()
+        assert second.passed_bytes < len(large_content()) - 8 * MIB
+    assert record.blob_sha256 == hashlib.sha256(large_content()).hexdigest()
 
 
 def test_downloads_are_whole_whatever_their_size_and_target(
@@ -197,16 +208,16 @@ def test_downloads_are_whole_whatever_their_size_and_target(
     told: list[tuple[int, int | None]] = []
     found = client.files.download(large, tmp_path / "copy", progress=lambda *now: told.append(now))
     assert found == tmp_path / "copy"
-    assert found.read_bytes() == LARGE
-    assert told[-1] == (len(LARGE), len(LARGE))
+    assert found.read_bytes() == large_content()
+    assert told[-1] == (len(large_content()), len(large_content()))
     assert client.files.download(large, tmp_path) == tmp_path / "large.bin"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "large.bin").unlink()
     assert client.files.download(large) == Path("large.bin")
-    assert (tmp_path / "large.bin").read_bytes() == LARGE
+    assert (tmp_path / "large.bin").read_bytes() == large_content()
     stream = io.BytesIO()
     assert client.files.download(large, stream) is None
-    assert stream.getvalue() == LARGE
+    assert stream.getvalue() == large_content()
     for size in (0, 1):
         record = client.files.upload(bytes(size), filename="small.bin")
         client.files.download(record.file_uuid, tmp_path / "small")
@@ -227,27 +238,27 @@ def test_download_takes_ranges_of_all_nodes_and_goes_on_after_a_cut(
         client.files.download(large, target)
         assert not first.cut_marks
         assert second.passed_bytes > RANGE_BYTES_MIN
-        assert first.passed_bytes + second.passed_bytes < len(LARGE) * 1.3
-        assert target.read_bytes() == LARGE
+        assert first.passed_bytes + second.passed_bytes < len(large_content()) * 1.3
+        assert target.read_bytes() == large_content()
 
 
 def test_file_that_is_open_for_reading_is_one(client: Client, large: str) -> None:
     with client.files.open(large) as file:
         assert isinstance(file, io.BufferedReader)
         assert (file.readable(), file.seekable(), file.writable()) == (True, True, False)
-        assert file.read(10) == LARGE[:10]
-        assert file.seek(-5, os.SEEK_END) == len(LARGE) - 5
-        assert file.read() == LARGE[-5:]
+        assert file.read(10) == large_content()[:10]
+        assert file.seek(-5, os.SEEK_END) == len(large_content()) - 5
+        assert file.read() == large_content()[-5:]
         assert file.read(1) == b""
         assert file.seek(BLOCK_BYTES - 3) == BLOCK_BYTES - 3
-        assert file.read(6) == LARGE[BLOCK_BYTES - 3 : BLOCK_BYTES + 3]
+        assert file.read(6) == large_content()[BLOCK_BYTES - 3 : BLOCK_BYTES + 3]
         assert file.seek(2, os.SEEK_CUR) == file.tell() == BLOCK_BYTES + 5
-        assert file.seek(len(LARGE) + 9) == len(LARGE) + 9
+        assert file.seek(len(large_content()) + 9) == len(large_content()) + 9
         assert file.read() == b""
         with pytest.raises((ValueError, OSError)):
             file.seek(-1)
         file.seek(0)
-        assert file.read() == LARGE
+        assert file.read() == large_content()
     assert file.closed
     file.close()
     with pytest.raises(ValueError, match="closed"):
@@ -267,8 +278,8 @@ def test_random_reads_are_of_the_content(client: Client, large: str) -> None:
             move = dice.choice(("on", "on", "set", "end", "back", "border"))
             if move != "on":
                 at = {
-                    "set": dice.randrange(len(LARGE) + MIB),
-                    "end": max(0, len(LARGE) - dice.randrange(2 * BLOCK_BYTES)),
+                    "set": dice.randrange(len(large_content()) + MIB),
+                    "end": max(0, len(large_content()) - dice.randrange(2 * BLOCK_BYTES)),
                     "back": max(0, at - dice.randrange(BLOCK_BYTES)),
                     "border": dice.randrange(BLOCKS_MAX + 3) * BLOCK_BYTES + dice.randrange(-2, 3),
                 }[move]
@@ -278,7 +289,7 @@ def test_random_reads_are_of_the_content(client: Client, large: str) -> None:
             size = dice.randrange(size + 1)
             part = reader.read(size)
             assert part is not None
-            expected = LARGE[at : at + size]
+            expected = large_content()[at : at + size]
             if isinstance(reader, io.BufferedReader):
                 assert part == expected, told
             else:  # one that is not buffered may give less
@@ -292,31 +303,31 @@ async def test_reader_goes_back_to_what_it_has_dropped(cluster: Cluster, large: 
     async with async_client_of(cluster) as client, await client.files.open(large) as reader:
         for number in (0, *range(2, BLOCKS_MAX + 1), 0, 0):
             reader.seek(number * BLOCK_BYTES)
-            assert await reader.read(10) == LARGE[number * BLOCK_BYTES : number * BLOCK_BYTES + 10]
+            assert await reader.read(10) == large_content()[number * BLOCK_BYTES : number * BLOCK_BYTES + 10]
 
 
 async def test_reader_fetches_ahead_of_who_reads_in_order(cluster: Cluster, large: str) -> None:
     way = ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=1 << 30, is_down=True)
     with way:
         async with async_client_of(cluster, way.url) as client, await client.files.open(large) as reader:
-            assert await reader.read(1) == LARGE[:1]
+            assert await reader.read(1) == large_content()[:1]
             while way.passed_bytes < 2 * BLOCK_BYTES:
                 await asyncio.sleep(0.01)
             reader.seek(6 * BLOCK_BYTES)
-            assert await reader.read(1) == LARGE[6 * BLOCK_BYTES : 6 * BLOCK_BYTES + 1]
+            assert await reader.read(1) == large_content()[6 * BLOCK_BYTES : 6 * BLOCK_BYTES + 1]
 
 
 def test_file_that_is_open_for_writing_is_there_when_it_is_closed(client: Client) -> None:
     with client.files.open("written.bin", "wb", retention_period=2) as file:
         assert (file.writable(), file.readable(), file.seekable()) == (True, False, False)
-        for part in parts_of(CONTENT):
+        for part in parts_of(whole_content()):
             assert file.write(part) == len(part)
-        assert file.tell() == len(CONTENT)
+        assert file.tell() == len(whole_content())
         assert file.record is None
         assert [*client.files.list("backup", filename="written.bin", status="available")] == []
     assert file.record is not None
     assert file.record.retention_period == 2
-    assert stored(client, file.record) == CONTENT
+    assert stored(client, file.record) == whole_content()
     file.close()
     with pytest.raises(ValueError, match="closed"):
         file.write(b"more")
@@ -343,7 +354,7 @@ def test_half_a_file_never_becomes_available(cluster: Cluster) -> None:
 
         def leave() -> None:
             with file:
-                file.write(CONTENT)
+                file.write(whole_content())
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -351,14 +362,14 @@ def test_half_a_file_never_becomes_available(cluster: Cluster) -> None:
         assert file.closed
         assert file.record is None
         aborted = client.files.open(name, "wb")
-        aborted.write(CONTENT)
+        aborted.write(whole_content())
         aborted.abort()
         aborted.abort()
         forgotten = client.files.open(name, "wb")
-        forgotten.write(CONTENT)
+        forgotten.write(whole_content())
         del forgotten
         still_open = client.files.open(name, "wb")
-        still_open.write(CONTENT)
+        still_open.write(whole_content())
     with pytest.raises(RuntimeError, match="closed"):
         still_open.close()
     assert cluster.get(f"/backups?filename={name}&status=available").json["backups"] == []
@@ -369,7 +380,7 @@ def test_write_after_the_upload_has_failed_raises_why(client: Client) -> None:
 
     def write_on() -> None:
         while True:
-            file.write(CONTENT)
+            file.write(whole_content())
 
     for act in (write_on, write_on, file.close):
         with pytest.raises(InvalidRequest, match="bucket"):
@@ -412,9 +423,9 @@ async def test_writer_of_asyncio_closes_once(cluster: Cluster) -> None:
 
 
 def test_file_that_is_deleted_while_it_is_read_is_told(client: Client) -> None:
-    record = client.files.upload(LARGE, filename="deleted.bin")
+    record = client.files.upload(large_content(), filename="deleted.bin")
     with client.files.open(record.file_uuid) as file:
-        assert file.read(1) == LARGE[:1]
+        assert file.read(1) == large_content()[:1]
         client.files.delete(record.file_uuid)
         file.seek(9 * BLOCK_BYTES)
         with pytest.raises((NotFound, Gone)):
@@ -424,9 +435,9 @@ def test_file_that_is_deleted_while_it_is_read_is_told(client: Client) -> None:
 def test_reading_stops_wherever_the_reader_stops(client: Client, large: str) -> None:
     for _ in range(3):
         parts = client.files.read(large)
-        assert LARGE.startswith(next(iter(parts)))
+        assert large_content().startswith(next(iter(parts)))
         del parts
-    assert b"".join(client.files.read(large, 5, 9)) == LARGE[5:9]
-    assert b"".join(client.files.read(large, len(LARGE) + 1)) == b""
+    assert b"".join(client.files.read(large, 5, 9)) == large_content()[5:9]
+    assert b"".join(client.files.read(large, len(large_content()) + 1)) == b""
     assert b"".join(client.files.read(large, 7, 7)) == b""
-    assert client.files.stat(large).size_bytes == len(LARGE)
+    assert client.files.stat(large).size_bytes == len(large_content())

@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,18 @@ from tests.cluster.test_healing import runs_of
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
 MIB = 1 << 20
-OLD = random.Random(5).randbytes(96 * MIB)
-NEW = OLD[: 40 * MIB] + os.urandom(MIB) + OLD[41 * MIB :]  # 1 % of it
 UNDER_WAY = "SELECT COUNT(*) FROM blob_replicas WHERE sha256 = ? AND node_id = ? AND doomed_at IS NULL"
+
+
+@cache
+def old_image() -> bytes:
+    return random.Random(5).randbytes(96 * MIB)
+
+
+@cache
+def new_image() -> bytes:
+    """1 % of it."""
+    return old_image()[: 40 * MIB] + os.urandom(MIB) + old_image()[41 * MIB :]
 
 
 @pytest.fixture
@@ -85,32 +95,34 @@ def until_cold_on(cluster: Cluster, node: Member, content: bytes) -> None:
 
 
 def test_node_gets_only_the_chunks_that_it_lacks(four: Cluster) -> None:
-    files = {four.store(content): content for content in (OLD, NEW)}
-    freeze(four, OLD, NEW)
-    target = next(node for node in four.nodes if not is_cold(four, node, NEW))
-    lacking_bytes = 0 if is_cold(four, target, OLD) else len(OLD)
-    source = next(node for node in holding(four, NEW) if lacking_bytes == 0 or is_cold(four, node, OLD))
+    files = {four.store(content): content for content in (old_image(), new_image())}
+    freeze(four, old_image(), new_image())
+    target = next(node for node in four.nodes if not is_cold(four, node, new_image()))
+    lacking_bytes = 0 if is_cold(four, target, old_image()) else len(old_image())
+    source = next(
+        node for node in holding(four, new_image()) if lacking_bytes == 0 or is_cold(four, node, old_image())
+    )
     before = received_bytes(four, target)
     drain(four, source)
-    until_cold_on(four, target, NEW)
-    until_cold_on(four, target, OLD)
+    until_cold_on(four, target, new_image())
+    until_cold_on(four, target, old_image())
     assert received_bytes(four, target) - before < lacking_bytes + 4 * MIB
     for file_uuid, content in files.items():
         assert four.get(f"/files/{file_uuid}", node=target).body == content
 
 
 def test_target_and_source_are_killed_in_the_middle(four: Cluster) -> None:
-    file_uuid = four.store(OLD)
-    freeze(four, OLD)
-    target = next(node for node in four.nodes if not is_cold(four, node, OLD))
-    drained, source, _ = holding(four, OLD)
+    file_uuid = four.store(old_image())
+    freeze(four, old_image())
+    target = next(node for node in four.nodes if not is_cold(four, node, old_image()))
+    drained, source, _ = holding(four, old_image())
     drain(four, drained)
     wait_until(lambda: is_under_way(four, target), what="a fetch under way", timeout_s=100)
     four.kill(target)
     four.restart(target)
     wait_until(lambda: is_under_way(four, target), what="a fetch that goes on", timeout_s=100)
     four.kill(source)
-    until_cold_on(four, target, OLD)
+    until_cold_on(four, target, old_image())
     four.restart(source)
-    assert four.get(f"/files/{file_uuid}", node=target).body == OLD
+    assert four.get(f"/files/{file_uuid}", node=target).body == old_image()
     assert (four.data(target) / "node.json").read_text().count('"thaw_before_downgrade": true') == 1

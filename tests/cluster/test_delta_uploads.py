@@ -6,6 +6,7 @@ import random
 import re
 import struct
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,18 @@ from tests.unit.filestore_client.test_delta import list_of
 from tests.unit.node.cold.test_delta import literal, span
 
 MIB = 1 << 20
-OLD = random.Random(7).randbytes(24 * MIB)
-NEW = OLD[: 9 * MIB] + os.urandom(100_000) + OLD[9 * MIB :] + b"end"
 NO_UUID = "0192d3a0-0000-7000-8000-000000000000"
 SENT = re.compile(r"^filestore_upload_bytes_total (\S+)$", re.MULTILINE)
+
+
+@cache
+def old_image() -> bytes:
+    return random.Random(7).randbytes(24 * MIB)
+
+
+@cache
+def new_image() -> bytes:
+    return old_image()[: 9 * MIB] + os.urandom(100_000) + old_image()[9 * MIB :] + b"end"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +55,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def base(cluster: Cluster) -> str:
-    return cluster.store(OLD, "disk.img")
+    return cluster.store(old_image(), "disk.img")
 
 
 def delta(upload: Upload, offset: int, body: bytes, base: str, **headers: str) -> Answer:
@@ -64,25 +73,25 @@ def received_bytes(cluster: Cluster) -> float:
 def test_chunks_of_hot_content_are_listed_by_every_node(cluster: Cluster, base: str) -> None:
     for node in cluster.nodes:
         answer = cluster.get(f"/files/{base}/chunks", node=node)
-        assert (answer.status, answer.body) == (200, list_of(OLD))
+        assert (answer.status, answer.body) == (200, list_of(old_image()))
         assert answer.headers["content-type"] == "application/vnd.filestore.chunks"
 
 
 def test_delta_is_stored_as_the_content_that_it_describes(cluster: Cluster, base: str) -> None:
-    upload = Upload(cluster, size_bytes=len(NEW))
+    upload = Upload(cluster, size_bytes=len(new_image()))
     start = 9 * MIB
-    first = span(0, 8 * MIB) + span(8 * MIB, MIB) + literal(NEW[start : start + 50_000])
-    rest = literal(NEW[start + 50_000 : start + 100_000]) + span(start, 15 * MIB) + literal(b"end")
+    first = span(0, 8 * MIB) + span(8 * MIB, MIB) + literal(new_image()[start : start + 50_000])
+    rest = literal(new_image()[start + 50_000 : start + 100_000]) + span(start, 15 * MIB) + literal(b"end")
     assert delta(upload, 0, first, base).status == 204
     assert upload.offset() == start + 50_000
-    digest = digest_of(NEW)
+    digest = digest_of(new_image())
     assert delta(upload, start + 50_000, rest, base, Repr_Digest=digest).status == 204
-    assert upload.content() == NEW
+    assert upload.content() == new_image()
 
 
 def test_delta_of_other_content_than_declared_is_rejected(cluster: Cluster, base: str) -> None:
     upload = Upload(cluster, size_bytes=2 * MIB)
-    answer = delta(upload, 0, span(5, 2 * MIB), base, Repr_Digest=digest_of(OLD[: 2 * MIB]))
+    answer = delta(upload, 0, span(5, 2 * MIB), base, Repr_Digest=digest_of(old_image()[: 2 * MIB]))
     assert (answer.status, answer.json["code"]) == (460, "checksum_mismatch")
     assert upload.offset() == 0
     assert upload.status() == "uploading" or upload.status() == "pending"
@@ -93,7 +102,7 @@ def test_delta_of_other_content_than_declared_is_rejected(cluster: Cluster, base
     [
         (b"\2", 400),
         (span(0, 0), 400),
-        (span(len(OLD), 1), 400),
+        (span(len(old_image()), 1), 400),
         (literal(b"abc") + span(0, 9)[:5], 400),
         (span(0, MIB) * 40, 413),
         (struct.pack("<BI", 0, 2**31), 413),
@@ -142,47 +151,47 @@ def test_base_that_may_not_be_read_is_answered_as_one_that_does_not_exist(
     assert {status for status, _ in told(base)} == {404}
     grant = {"permission": "read", "principal_type": "user", "principal_id": "stranger-of-deltas"}
     assert cluster.post(f"/files/{base}/permissions", grant).status == 201
-    assert cluster.get(f"/files/{base}/chunks", token=stranger).body == list_of(OLD)
+    assert cluster.get(f"/files/{base}/chunks", token=stranger).body == list_of(old_image())
 
 
 def test_client_sends_what_changed_since_the_newest_version(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     path = tmp_path / "versions.img"
-    path.write_bytes(OLD)
+    path.write_bytes(old_image())
     client.files.upload(path, kind="backup")
-    path.write_bytes(NEW)
+    path.write_bytes(new_image())
     before = received_bytes(cluster)
     record = client.files.upload(path, kind="backup")
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()
     assert received_bytes(cluster) - before < 2 * MIB
     target = client.files.download(record.file_uuid, tmp_path / "back")
     assert target is not None
-    assert target.read_bytes() == NEW
+    assert target.read_bytes() == new_image()
 
 
 def test_base_is_the_file_of_the_same_folder_where_there_is_one(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     """Each lab of a tree has a disk of the same name; the newest one is of another lab."""
-    other = os.urandom(len(OLD))
-    for folder, content in (("lab1", OLD), ("lab2", other)):
+    other = os.urandom(len(old_image()))
+    for folder, content in (("lab1", old_image()), ("lab2", other)):
         (tmp_path / "same.img").write_bytes(content)
         client.files.upload(tmp_path / "same.img", kind="backup", path=folder)
     before = received_bytes(cluster)
-    (tmp_path / "same.img").write_bytes(NEW)
+    (tmp_path / "same.img").write_bytes(new_image())
     record = client.files.upload(tmp_path / "same.img", kind="backup", path="lab1")
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
-    assert received_bytes(cluster) - before < len(NEW) / 4
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()
+    assert received_bytes(cluster) - before < len(new_image()) / 4
 
 
 def test_client_sends_a_stream_with_the_base_that_is_named(
     cluster: Cluster, base: str, client: Client
 ) -> None:
     before = received_bytes(cluster)
-    parts = (NEW[at : at + 300_000] for at in range(0, len(NEW), 300_000))
+    parts = (new_image()[at : at + 300_000] for at in range(0, len(new_image()), 300_000))
     record = client.files.upload(parts, kind="backup", filename="stream", base=base)
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()
     assert received_bytes(cluster) - before < 3 * MIB
 
 
@@ -190,18 +199,18 @@ def test_client_without_a_base_that_can_be_read_sends_all(
     cluster: Cluster, base: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "other.img"
-    path.write_bytes(NEW)
+    path.write_bytes(new_image())
     with client_of(cluster, token=cluster.user_token("nobody-of-deltas")) as client:
         record = client.files.upload(path, kind="backup", base=base)
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()
 
 
 def test_client_sends_all_from_where_the_base_was_deleted(
     cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("filestore_client.transfer.sources.FILE_PIECE_BYTES", 4 * MIB)
-    other, path = cluster.store(OLD, "gone.img"), tmp_path / "new.img"
-    path.write_bytes(NEW)
+    other, path = cluster.store(old_image(), "gone.img"), tmp_path / "new.img"
+    path.write_bytes(new_image())
     done: list[int] = []
 
     def progress(sent_bytes: int, _all: int | None) -> None:
@@ -211,7 +220,7 @@ def test_client_sends_all_from_where_the_base_was_deleted(
 
     record = client.files.upload(path, kind="backup", base=other, progress=progress)
     assert done
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()
 
 
 def test_client_falls_back_at_a_server_that_knows_no_deltas(
@@ -219,6 +228,6 @@ def test_client_falls_back_at_a_server_that_knows_no_deltas(
 ) -> None:
     monkeypatch.setattr(uploading, "DELTA_TYPE", "application/x-unknown")  # 415, as of release 0.1.0
     path = tmp_path / "new.img"
-    path.write_bytes(NEW)
+    path.write_bytes(new_image())
     record = client.files.upload(path, kind="backup", base=base)
-    assert record.blob_sha256 == hashlib.sha256(NEW).hexdigest()
+    assert record.blob_sha256 == hashlib.sha256(new_image()).hexdigest()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,9 +19,14 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 MIB = 1 << 20
 DISK_BYTES = 200 * MIB
 LEFT_BYTES = 70 * MIB  # its reserve among them
-CONTENT = os.urandom(MIB + 1) * 119  # no two segments are alike
 FILES, SMALL_BYTES = 400, 120_000
 FREED_S = 180.0  # a minute for the sweep of the second worker, half of one for packs, and as much again
+
+
+@cache
+def whole_content() -> bytes:
+    """No two segments are alike."""
+    return os.urandom(MIB + 1) * 119
 
 
 @pytest.fixture
@@ -42,14 +48,14 @@ def test_upload_that_other_nodes_have_no_room_for_is_refused_and_goes_on_when_th
     while not created["upload_url"].startswith(holder.url):
         created = cluster.create(node=holder)
     path = urlsplit(created["upload_url"]).path
-    answer = cluster.request("PUT", path, content=CONTENT, node=holder, timeout_s=120)
+    answer = cluster.request("PUT", path, content=whole_content(), node=holder, timeout_s=120)
     assert (answer.status, answer.json["code"]) == (507, "insufficient_storage"), answer.body
     for file in ballast:
         file.unlink()
     cluster.wait_healthy()
-    answer = cluster.request("PUT", path, content=CONTENT, node=holder, timeout_s=120)
+    answer = cluster.request("PUT", path, content=whole_content(), node=holder, timeout_s=120)
     assert answer.status == 200, answer.body
-    assert cluster.get(f"/files/{created['file_uuid']}", node=cluster.nodes[1]).body == CONTENT
+    assert cluster.get(f"/files/{created['file_uuid']}", node=cluster.nodes[1]).body == whole_content()
 
 
 def test_full_disk_is_freed_by_deleting_small_files_whichever_worker_has_stored_them(tmp_path: Path) -> None:

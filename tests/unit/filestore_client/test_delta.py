@@ -3,6 +3,7 @@
 import asyncio
 import random
 import struct
+from functools import cache
 
 import pytest
 
@@ -15,8 +16,23 @@ from node.cold import manifest
 from tests.unit.node.cold.test_delta import decoded
 
 MIB = 1 << 20
-OLD = random.Random(3).randbytes(20 * MIB)
-NEW = OLD[: 5 * MIB] + b"inserted" + OLD[5 * MIB : 9 * MIB] + bytes(70_000) + OLD[9 * MIB + 70_000 :] + b"end"
+
+
+@cache
+def old_image() -> bytes:
+    return random.Random(3).randbytes(20 * MIB)
+
+
+@cache
+def new_image() -> bytes:
+    return (
+        old_image()[: 5 * MIB]
+        + b"inserted"
+        + old_image()[5 * MIB : 9 * MIB]
+        + bytes(70_000)
+        + old_image()[9 * MIB + 70_000 :]
+        + b"end"
+    )
 
 
 def list_of(content: bytes) -> bytes:
@@ -38,11 +54,11 @@ def test_client_and_node_cut_alike() -> None:
     assert cutting.CHUNK_BYTES_AVERAGE == node_cutting.CHUNK_BYTES_AVERAGE
     assert (delta.DELTA_TYPE, delta.SPAN_BYTES_MAX) == (node_delta.DELTA_TYPE, node_delta.SPAN_BYTES_MAX)
     own = cutting.ChunkCutter()
-    parts = [OLD[at : at + 700_001] for at in range(0, len(OLD), 700_001)]
+    parts = [old_image()[at : at + 700_001] for at in range(0, len(old_image()), 700_001)]
     found = [
         chunk_id for n, part in enumerate(parts) for chunk_id, _ in own.cut(part, is_last=n == len(parts) - 1)
     ]
-    assert found == [chunk_id for chunk_id, _ in node_cutting.ChunkCutter().cut(OLD, is_last=True)]
+    assert found == [chunk_id for chunk_id, _ in node_cutting.ChunkCutter().cut(old_image(), is_last=True)]
 
 
 async def sent(source: BytesSource | StreamSource, base: Base) -> tuple[bytes, int]:
@@ -52,48 +68,48 @@ async def sent(source: BytesSource | StreamSource, base: Base) -> tuple[bytes, i
         length = await source.prepare(len(content))
         told: list[int] = []
         raw = [part async for part in encode_piece(base, source, len(content), length, told.append)]
-        content += decoded(*raw, base=OLD)
+        content += decoded(*raw, base=old_image())
         assert told[-1] == len(content)
         wire_bytes += sum(map(len, raw))
     return content, wire_bytes
 
 
 def test_new_version_is_sent_as_spans_and_what_changed() -> None:
-    content, wire_bytes = asyncio.run(sent(BytesSource(NEW), base_of(OLD)))
-    assert content == NEW
+    content, wire_bytes = asyncio.run(sent(BytesSource(new_image()), base_of(old_image())))
+    assert content == new_image()
     assert wire_bytes < 3 * MIB  # four places changed, each costs a chunk or two
 
 
 def test_stream_goes_on_where_the_last_chunk_ended() -> None:
-    parts = iter([NEW[at : at + 500_000] for at in range(0, len(NEW), 500_000)])
+    parts = iter([new_image()[at : at + 500_000] for at in range(0, len(new_image()), 500_000)])
 
     async def more() -> bytes:
         return next(parts, b"")
 
     source = StreamSource(more)
-    content, wire_bytes = asyncio.run(sent(source, base_of(OLD)))
-    assert content == NEW
+    content, wire_bytes = asyncio.run(sent(source, base_of(old_image())))
+    assert content == new_image()
     assert wire_bytes < 3 * MIB
-    assert asyncio.run(source.sha256()) == asyncio.run(BytesSource(NEW).sha256())
+    assert asyncio.run(source.sha256()) == asyncio.run(BytesSource(new_image()).sha256())
 
 
 def test_content_without_anything_in_common_is_sent_whole() -> None:
     other = random.Random(4).randbytes(3 * MIB)
-    content, wire_bytes = asyncio.run(sent(BytesSource(other), base_of(OLD)))
+    content, wire_bytes = asyncio.run(sent(BytesSource(other), base_of(old_image())))
     assert content == other
     assert len(other) < wire_bytes < len(other) + 1000
 
 
 def test_resumed_in_the_middle_of_a_chunk_it_finds_the_next_one() -> None:
     async def rest() -> tuple[bytes, int]:
-        source = BytesSource(NEW)
+        source = BytesSource(new_image())
         at = 6 * MIB + 12_345
         length = await source.prepare(at)
-        raw = [part async for part in encode_piece(base_of(OLD), source, at, length, lambda _: None)]
-        return decoded(*raw, base=OLD), sum(map(len, raw))
+        raw = [part async for part in encode_piece(base_of(old_image()), source, at, length, lambda _: None)]
+        return decoded(*raw, base=old_image()), sum(map(len, raw))
 
     content, wire_bytes = asyncio.run(rest())
-    assert content == NEW[6 * MIB + 12_345 :]
+    assert content == new_image()[6 * MIB + 12_345 :]
     assert wire_bytes < 3 * MIB
 
 
@@ -102,12 +118,12 @@ def test_resumed_in_the_middle_of_a_chunk_it_finds_the_next_one() -> None:
     [
         b"",
         b"x",
-        list_of(OLD)[:-40],
-        list_of(OLD)[:-1],
-        list_of(OLD) + struct.pack("<32sQ", b"i" * 32, len(OLD)),
-        struct.pack("<32sQ", b"i" * 32, len(OLD) + 1),
+        list_of(old_image())[:-40],
+        list_of(old_image())[:-1],
+        list_of(old_image()) + struct.pack("<32sQ", b"i" * 32, len(old_image())),
+        struct.pack("<32sQ", b"i" * 32, len(old_image()) + 1),
         b"".join(struct.pack("<32sQ", b"i" * 32, at) for at in range(1, 1000)),
     ],
 )
 def test_list_that_does_not_cover_the_base_is_no_base(raw: bytes) -> None:
-    assert decode_list("id", raw, len(OLD)) is None
+    assert decode_list("id", raw, len(old_image())) is None

@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,22 @@ from tests.unit.node.peer.test_blob_fetching import counted
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 MIB = 1 << 20
-OLD = random.Random(11).randbytes(24 * MIB)
-NEW = OLD[: 7 * MIB] + os.urandom(240 << 10) + OLD[7 * MIB + (240 << 10) :]  # 1 % of it
-SHA256 = hashlib.sha256(NEW).hexdigest()
+
+
+@cache
+def old_image() -> bytes:
+    return random.Random(11).randbytes(24 * MIB)
+
+
+@cache
+def new_image() -> bytes:
+    """1 % of it."""
+    return old_image()[: 7 * MIB] + os.urandom(240 << 10) + old_image()[7 * MIB + (240 << 10) :]
+
+
+@cache
+def new_sha256() -> str:
+    return hashlib.sha256(new_image()).hexdigest()
 
 
 async def keep(node: Node, *contents: bytes) -> None:
@@ -34,12 +48,12 @@ async def keep(node: Node, *contents: bytes) -> None:
         await freeze(node.services.disk, node.services.blobs, name, pace=no_pace)
 
 
-async def fetch(node: Node, sources: Sequence[str], content: bytes = NEW) -> list[str]:
+async def fetch(node: Node, sources: Sequence[str], content: bytes = new_image()) -> list[str]:
     name = hashlib.sha256(content).hexdigest()
     return await node.services.fetches.fetch_blob(name, len(content), sources)
 
 
-def is_cold(node: Node, sha256: str = SHA256) -> bool:
+def is_cold(node: Node, sha256: str = new_sha256()) -> bool:
     return node.services.blobs.cold.has_name(sha256) and not node.services.blobs.has_file(sha256)
 
 
@@ -52,33 +66,33 @@ def notes(directory: Path) -> list[str]:
 
 
 async def test_chunks_that_are_here_are_not_sent(nodes: list[Node]) -> None:
-    await keep(nodes[0], OLD)
-    await keep(nodes[1], NEW)
+    await keep(nodes[0], old_image())
+    await keep(nodes[1], new_image())
     assert await fetch(nodes[0], ["n2"]) == []
     assert is_cold(nodes[0])
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
     assert received_bytes(nodes[0]) < 2 * MIB
-    assert SHA256 in notes(nodes[0].directory)  # orphans ask the log whether it is needed
-    assert nodes[0].services.blobs.affirm(SHA256)
+    assert new_sha256() in notes(nodes[0].directory)  # orphans ask the log whether it is needed
+    assert nodes[0].services.blobs.affirm(new_sha256())
     assert collect_all(nodes[0].services.blobs).removed == 0
     assert os.listdir(nodes[0].directory / "drafts") == []
 
 
 async def test_node_without_chunks_gets_all_of_them_from_hot_and_cold_sources(nodes: list[Node]) -> None:
-    nodes[1].store(NEW)
-    await keep(nodes[2], NEW)
+    nodes[1].store(new_image())
+    await keep(nodes[2], new_image())
     assert await fetch(nodes[0], ["n2", "n3"]) == []
     assert is_cold(nodes[0])
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
     assert counted(nodes[1], "sent")
     assert counted(nodes[2], "sent")
 
 
 async def test_hot_blob_comes_as_a_file(nodes: list[Node]) -> None:
-    nodes[1].store(NEW)
-    await keep(nodes[0], OLD)
+    nodes[1].store(new_image())
+    await keep(nodes[0], old_image())
     await fetch(nodes[0], ["n2"])
-    assert nodes[0].services.blobs.has_file(SHA256)
+    assert nodes[0].services.blobs.has_file(new_sha256())
     assert not is_cold(nodes[0])
 
 
@@ -95,7 +109,7 @@ async def test_source_that_thaws_in_the_middle_goes_on_sending(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     changed = False
 
     async def pace(_bytes: int) -> None:
@@ -103,33 +117,35 @@ async def test_source_that_thaws_in_the_middle_goes_on_sending(
         if not changed:
             changed = True
             blobs = nodes[1].services.blobs
-            await nodes[1].services.disk.run(put_file, blobs, NEW)
-            assert blobs.has_file(SHA256)
+            await nodes[1].services.disk.run(put_file, blobs, new_image())
+            assert blobs.has_file(new_sha256())
 
-    await nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2"], pace=pace)
+    await nodes[0].services.fetches.fetch_blob(new_sha256(), len(new_image()), ["n2"], pace=pace)
     assert changed
     assert is_cold(nodes[0])
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
 
 
 async def test_source_that_loses_the_blob_is_replaced_by_another(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
-    await keep(nodes[1], NEW)
-    await keep(nodes[2], NEW)
+    await keep(nodes[1], new_image())
+    await keep(nodes[2], new_image())
     lost = False
 
     async def pace(_bytes: int) -> None:
         nonlocal lost
         if not lost:
             lost = True
-            assert await nodes[1].services.disk.run(nodes[1].services.blobs.delete, SHA256)
+            assert await nodes[1].services.disk.run(nodes[1].services.blobs.delete, new_sha256())
 
-    failed = await nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2", "n3"], pace=pace)
+    failed = await nodes[0].services.fetches.fetch_blob(
+        new_sha256(), len(new_image()), ["n2", "n3"], pace=pace
+    )
     assert failed == ["n2"]
     assert is_cold(nodes[0])
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
 
 
 async def test_attempt_after_an_interruption_fetches_the_rest(
@@ -137,7 +153,7 @@ async def test_attempt_after_an_interruption_fetches_the_rest(
 ) -> None:
     monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
     monkeypatch.setattr(cold_fetch, "RANGES_AT_ONCE", 1)
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     reached, paced_bytes = asyncio.Event(), 0
 
     async def pace(size_bytes: int) -> None:
@@ -147,56 +163,58 @@ async def test_attempt_after_an_interruption_fetches_the_rest(
             reached.set()
             await asyncio.Event().wait()
 
-    running = asyncio.create_task(nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2"], pace=pace))
+    running = asyncio.create_task(
+        nodes[0].services.fetches.fetch_blob(new_sha256(), len(new_image()), ["n2"], pace=pace)
+    )
     await reached.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not nodes[0].services.blobs.has_name(SHA256)
+    assert not nodes[0].services.blobs.has_name(new_sha256())
     assert os.listdir(nodes[0].directory / "drafts") == []
     before = received_bytes(nodes[0])
     await fetch(nodes[0], ["n2"])
     assert is_cold(nodes[0])
-    assert received_bytes(nodes[0]) - before < len(NEW) - 8 * MIB
+    assert received_bytes(nodes[0]) - before < len(new_image()) - 8 * MIB
 
 
 async def test_chunk_here_that_is_rotten_makes_it_come_as_a_file(nodes: list[Node]) -> None:
-    await keep(nodes[0], OLD)
-    await keep(nodes[1], NEW)
+    await keep(nodes[0], old_image())
+    await keep(nodes[1], new_image())
     (pack,) = (nodes[0].directory / "chunks").glob("*.pack")
     with pack.open("r+b") as file:
         file.seek(3 * MIB)
         file.write(b"rotten")
     await fetch(nodes[0], ["n2"])
-    assert nodes[0].services.blobs.has_file(SHA256)
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert nodes[0].services.blobs.has_file(new_sha256())
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
     assert len(nodes[0].services.blobs.cold.damaged_chunks(10)) == 1
 
 
 async def test_file_that_arrives_meanwhile_stays(nodes: list[Node]) -> None:
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     blobs = nodes[0].services.blobs
 
     def arrive(_read_bytes: int) -> None:
-        if not blobs.has_file(SHA256):
-            put_file(blobs, NEW)
+        if not blobs.has_file(new_sha256()):
+            put_file(blobs, new_image())
 
-    await nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2"], moved=arrive)
-    assert blobs.has_file(SHA256)
-    assert not blobs.cold.has_name(SHA256)
-    assert read(blobs, SHA256) == NEW
+    await nodes[0].services.fetches.fetch_blob(new_sha256(), len(new_image()), ["n2"], moved=arrive)
+    assert blobs.has_file(new_sha256())
+    assert not blobs.cold.has_name(new_sha256())
+    assert read(blobs, new_sha256()) == new_image()
 
 
 async def test_full_disk_refuses_and_leaves_no_draft(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     blobs = nodes[0].services.blobs
     monkeypatch.setattr(blobs, "room_bytes", lambda: MIB)
     with pytest.raises(InsufficientStorage):
         await fetch(nodes[0], ["n2"])
     assert os.listdir(nodes[0].directory / "drafts") == []
-    assert not blobs.has_name(SHA256)
+    assert not blobs.has_name(new_sha256())
 
 
 def telling(raw: bytes) -> Answering:
@@ -211,10 +229,10 @@ def telling(raw: bytes) -> Answering:
 
 
 def wrong_lists() -> list[bytes]:
-    size, chunk = len(NEW), 512 << 10
+    size, chunk = len(new_image()), 512 << 10
     stops = [*range(chunk, size, chunk), size]
     other = [ContentChunk(bytes([n % 256]) * 32, stop - 1, stop) for n, stop in enumerate(stops)]
-    own = [ContentChunk(hashlib.sha256(OLD[:chunk]).digest(), stop - 1, stop) for stop in stops]
+    own = [ContentChunk(hashlib.sha256(old_image()[:chunk]).digest(), stop - 1, stop) for stop in stops]
     too_many, cut_off = b"\0" * (size // 50), encode_chunks(other)[:-40]
     return [b"", b"x" * 39, encode_chunks(other), encode_chunks(own), cut_off, too_many]
 
@@ -225,12 +243,12 @@ async def test_wrong_list_costs_time_only(
 ) -> None:
     for module in (cold_fetch, range_fetch):
         monkeypatch.setattr(module, "STALL_S", 0.5)
-    nodes[1].store(NEW)
+    nodes[1].store(new_image())
     async with impostor(nodes[2], telling(raw)) as port:
         introduce(nodes, ports={"n3": port})
         await fetch(nodes[0], ["n3", "n2"])
-    assert nodes[0].services.blobs.has_file(SHA256)
-    assert read(nodes[0].services.blobs, SHA256) == NEW
+    assert nodes[0].services.blobs.has_file(new_sha256())
+    assert read(nodes[0].services.blobs, new_sha256()) == new_image()
 
 
 @pytest.mark.long
@@ -239,8 +257,8 @@ async def test_sources_that_are_silent_end_the_attempt(
 ) -> None:
     for module in (cold_fetch, range_fetch):
         monkeypatch.setattr(module, "STALL_S", 0.3)
-    await keep(nodes[1], NEW)
-    raw = nodes[1].services.blobs.cold.open(SHA256).manifest.entries
+    await keep(nodes[1], new_image())
+    raw = nodes[1].services.blobs.cold.open(new_sha256()).manifest.entries
     async with impostor(nodes[2], telling(raw)) as port:
         introduce(nodes, ports={"n3": port})
         with pytest.raises(Unavailable):
@@ -251,10 +269,10 @@ async def test_sources_that_are_silent_end_the_attempt(
 def test_lists_are_bounded_by_the_size() -> None:
     for raw in wrong_lists()[:2] + wrong_lists()[4:]:
         with pytest.raises(ManifestInvalid):
-            decode_list(raw, SHA256, len(NEW))
+            decode_list(raw, new_sha256(), len(new_image()))
     tiny = encode_chunks([ContentChunk(b"i" * 32, at, at + 1) for at in range(len(version(0)) // 1000)])
     with pytest.raises(ManifestInvalid):
-        decode_list(tiny, SHA256, len(version(0)) // 1000)
+        decode_list(tiny, new_sha256(), len(version(0)) // 1000)
 
 
 def test_ranges_join_chunks_that_follow_each_other_up_to_their_limit() -> None:
@@ -266,18 +284,20 @@ def test_ranges_join_chunks_that_follow_each_other_up_to_their_limit() -> None:
 
 
 async def test_custody_notes_that_there_may_be_cold_replicas_before_one_is_placed(nodes: list[Node]) -> None:
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     services, told = nodes[0].services, list[bool]()
 
     @asynccontextmanager
     async def placing() -> AsyncIterator[None]:
-        told.append(services.blobs.cold.has_name(SHA256))
+        told.append(services.blobs.cold.has_name(new_sha256()))
         yield
-        told.append(services.blobs.cold.has_name(SHA256))
+        told.append(services.blobs.cold.has_name(new_sha256()))
 
     context = FetchContext(services.peers, services.disk, services.metrics)
     fetches = ColdFetches(services.blobs, context, placing)
-    assert await fetches.fetch(FinishedBlob(SHA256, len(NEW)), ["n2"], Fetch(None, lambda _: None))
+    assert await fetches.fetch(
+        FinishedBlob(new_sha256(), len(new_image())), ["n2"], Fetch(None, lambda _: None)
+    )
     assert told == [False, True]
 
 
@@ -285,7 +305,7 @@ async def test_attempt_that_fails_is_noticed_by_the_next_collection(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
-    await keep(nodes[1], NEW)
+    await keep(nodes[1], new_image())
     manifests, lost = nodes[0].services.blobs.cold.manifests, False
     before = manifests.state()
 
@@ -293,9 +313,9 @@ async def test_attempt_that_fails_is_noticed_by_the_next_collection(
         nonlocal lost
         if not lost:
             lost = True
-            assert nodes[1].services.blobs.delete(SHA256)
+            assert nodes[1].services.blobs.delete(new_sha256())
 
     with pytest.raises(Unavailable):
-        await nodes[0].services.fetches.fetch_blob(SHA256, len(NEW), ["n2"], pace=pace)
+        await nodes[0].services.fetches.fetch_blob(new_sha256(), len(new_image()), ["n2"], pace=pace)
     assert lost
     assert manifests.state() != before

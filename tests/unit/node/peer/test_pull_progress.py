@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,9 +16,13 @@ from node.peer.pulls import Pulls, PullState
 from node.storage.segments import SEGMENT_BYTES, FinishedBlob
 from tests.unit.peer_nodes import Node, impostor, introduce
 
-LARGE = [os.urandom(5 * SEGMENT_BYTES + number) for number in range(3)]
 SMALL = os.urandom(100_000)
 DEADLINE_S = 30.0
+
+
+@cache
+def large_content() -> list[bytes]:
+    return [os.urandom(5 * SEGMENT_BYTES + number) for number in range(3)]
 
 
 def blob_of(content: bytes) -> FinishedBlob:
@@ -59,11 +64,11 @@ async def pulling(node: Node, tap: Tap) -> AsyncIterator[Pulls]:
 
 async def test_small_blob_does_not_wait_for_large_ones(nodes: list[Node]) -> None:
     """Two at a time: whatever came after two large ones was given up by whoever had ordered it."""
-    for content in (*LARGE, SMALL):
+    for content in (*large_content(), SMALL):
         nodes[0].store(content)
     tap = Tap()
     async with pulling(nodes[1], tap) as pulls:
-        for content in LARGE:
+        for content in large_content():
             assert not (await pulls.pull(blob_of(content), ["n1"], answer_s=0.0)).is_here
         await tap.reached.wait()
         await nodes[1].services.fetches.fetch_blob(blob_of(SMALL).sha256, len(SMALL), ["n1"])
@@ -72,7 +77,7 @@ async def test_small_blob_does_not_wait_for_large_ones(nodes: list[Node]) -> Non
 
 
 async def test_pull_that_waits_for_others_moves_while_they_do(nodes: list[Node]) -> None:
-    for content in LARGE:
+    for content in large_content():
         nodes[0].store(content)
     tap = Tap()
     async with pulling(nodes[1], tap) as pulls:
@@ -80,20 +85,21 @@ async def test_pull_that_waits_for_others_moves_while_they_do(nodes: list[Node])
         async def state(content: bytes) -> PullState:
             return await pulls.pull(blob_of(content), ["n1"], answer_s=0.0)
 
-        first = [await state(content) for content in LARGE]
+        first = [await state(content) for content in large_content()]
         while tap.waiting < 2:
             await asyncio.sleep(0.01)
-        stands = [await state(content) for content in LARGE]
-        assert [await state(content) for content in LARGE] == stands
+        stands = [await state(content) for content in large_content()]
+        assert [await state(content) for content in large_content()] == stands
         tap.pieces.release()
-        while (await state(LARGE[2])).moved == stands[2].moved:
+        while (await state(large_content()[2])).moved == stands[2].moved:
             await asyncio.sleep(0.01)
         moved = [
-            now.moved != then.moved for now, then in zip([await state(c) for c in LARGE], stands, strict=True)
+            now.moved != then.moved
+            for now, then in zip([await state(c) for c in large_content()], stands, strict=True)
         ]
         assert moved in ([True, False, True], [False, True, True])  # one piece of one of the two under way
         tap.opened.set()
-        states = [await pulls.pull(blob_of(content), ["n1"]) for content in LARGE]
+        states = [await pulls.pull(blob_of(content), ["n1"]) for content in large_content()]
     assert [each.is_here for each in (*first, *states)] == [False] * 3 + [True] * 3
 
 
