@@ -4,7 +4,8 @@ Nights of projects of which one block in a hundred changes, stored by a cluster 
 as chunks), and beside it by restic and borg, where these are installed, on the same directory in the same
 run. Then a node of one replica: how fast content turns cold, downloads of cold and of hot content, whole and
 in ranges of 1 MiB, turn by turn, and downloads of small files while content turns cold. Last, a node with a
-million chunks: how long it takes to open them, and how much memory. COLD_PROJECTS, COLD_MB, COLD_NIGHTS, COLD_WHOLE_MB and COLD_CHUNKS change the sizes.
+million chunks: how long it takes to open them, and how much memory. COLD_PROJECTS, COLD_MB, COLD_NIGHTS,
+COLD_WHOLE_MB and COLD_CHUNKS change the sizes.
 """
 
 import asyncio
