@@ -135,6 +135,10 @@ async def test_removed_node_is_refused_on_an_open_connection(nodes: list[Node]) 
     introduce(nodes[1:], known=nodes[1:])
     nodes[1].services.api.metadata.read = gone  # type: ignore[method-assign, assignment]
     assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 401
+    api = nodes[1].services.api
+    with pytest.raises(Unauthorized) as refused:
+        await check_peer(peer(Identity(CLUSTER, Role.NODE, "n1")), api.metadata, api.view, now_ms())
+    assert refused.value.reason == "not a member of the cluster"
 
 
 async def gone(*_: object) -> ClusterView:
@@ -168,5 +172,5 @@ async def test_coordinator_is_admitted(nodes: list[Node]) -> None:
 async def test_nobody_is_admitted_by_a_view_that_is_too_old(nodes: list[Node]) -> None:
     api = nodes[0].services.api
     api.view._confirmed_at = time.monotonic() - 6
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="too old"):
         await check_peer(peer(Identity(CLUSTER, Role.NODE, "n1")), api.metadata, api.view, now_ms())
