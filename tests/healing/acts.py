@@ -156,7 +156,7 @@ def age(stage: Stage) -> str:
 def let_time_pass(stage: Stage, node: Member) -> None:
     """As if what lies on a node had come before AGE_S."""
     at_s = time.time() - AGE_S
-    for area in ("blobs", "partials", "unclaimed"):
+    for area in ("blobs", "cold", "partials", "unclaimed"):
         for path in (stage.cluster.data(node) / area).rglob("*"):
             with suppress(FileNotFoundError, PermissionError):  # it went, or nothing can be done to it now
                 if path.lstat().st_mtime > at_s + AGE_S / 2:  # a change of its time is an arrival
