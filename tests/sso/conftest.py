@@ -42,14 +42,20 @@ def setting(provider: RealProvider, name: str = "uni") -> Sequence[str]:
     ]
 
 
+def wait_for(cluster: Cluster, *names: str) -> None:
+    """Wait until each member offers these providers to people, and no others."""
+
+    def offers(member: Member) -> bool:
+        listed = cluster.get("/auth/providers", node=member, token=None).json["providers"]
+        return {each["name"] for each in listed} == {*names}
+
+    wait_until(lambda: all(map(offers, cluster.members)), what=f"{names} at every member", timeout_s=30)
+
+
 @pytest.fixture(scope="session")
 def provider(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealProvider]:
     """A real provider that the cluster knows as uni; members of its group netlab read a bucket."""
     directory = tmp_path_factory.mktemp("provider")
-
-    def is_known(member: Member) -> bool:
-        return bool(cluster.get("/auth/providers", node=member, token=None).json["count"])
-
     with RealProvider(directory, redirects=redirects(cluster)) as started:
         for arguments in (
             setting(started),
@@ -58,9 +64,7 @@ def provider(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ):
             done = cluster.filestore(*arguments, stdin=SECRET.encode() + b"\n")
             assert done.returncode == 0, done.stderr
-        wait_until(
-            lambda: all(map(is_known, cluster.members)), what="the provider at every member", timeout_s=30
-        )
+        wait_for(cluster, "uni")
         yield started
         for secret in started.secrets():
             cluster.remember(secret)

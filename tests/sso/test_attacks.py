@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.harness import Answer, Cluster
 from tests.hostile_provider import CODE, HostileProvider, new_key
 from tests.hostile_provider import SECRET as HOSTILE_SECRET
-from tests.sso.conftest import redirects, setting
+from tests.sso.conftest import redirects, setting, wait_for
 from tests.sso.person import Person
 from tests.sso.real_provider import SECRET, RealProvider
 
@@ -68,6 +68,7 @@ def twin(
         assert done.returncode == 0, done.stderr
         yield started
         assert cluster.filestore("sso", "rm", "twin").returncode == 0
+        wait_for(cluster, "uni")
 
 
 @pytest.fixture
