@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -43,6 +43,7 @@ from runtime.version import VERSION
 
 KEEP: Final = 30
 KEEP_MAX: Final = 300
+_T = TypeVar("_T")
 ATTEMPTS: Final = 3  # each at the next address
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 ANSWER_BYTES_MAX: Final = 4 << 20
@@ -135,7 +136,7 @@ class Offsite:
             directory = self._files.data / self._config.directory
             return await run_in_thread(partial(_from_directory, directory, prefix, target))
         async with _Bucket.connected(self._files.data, self._config) as bucket:
-            return await bucket.fetch_newest(prefix, target)
+            return await bucket.attempt(partial(bucket.fetch_newest, prefix, target))
 
     def _described(self, snapshot: Path, history: str, log_index: int, at: str, stop: Stop) -> _SentSnapshot:
         settings = self._files.read_config()
@@ -290,12 +291,12 @@ class _Bucket:
 
     async def receive(self, sent: _SentSnapshot, *, keep: int) -> None:
         """Store the snapshot and its other files; then remove the oldest ones."""
-        await self._tried(partial(self._store, f"{sent.name}.sha256", sent.digest))
-        await self._tried(partial(self._store, f"{sent.name}.json", sent.note))
-        await self._tried(partial(self._store, sent.name, sent.snapshot, sha256=sent.sha256))
-        await self._tried(partial(self._remove_older, sent, keep))
+        await self.attempt(partial(self._store, f"{sent.name}.sha256", sent.digest))
+        await self.attempt(partial(self._store, f"{sent.name}.json", sent.note))
+        await self.attempt(partial(self._store, sent.name, sent.snapshot, sha256=sent.sha256))
+        await self.attempt(partial(self._remove_older, sent, keep))
 
-    async def _tried(self, work: Callable[[str], Awaitable[None]]) -> None:
+    async def attempt(self, work: Callable[[str], Awaitable[_T]]) -> _T:
         """Do all the work, again at the next address after a temporary error. Raises Unavailable.
 
         Remains of a failed attempt expire, or are removed with the others of its name.
@@ -309,7 +310,7 @@ class _Bucket:
                 why = f"{url}: {error or type(error).__name__}"
             self._turn += 1
             await asyncio.sleep(PAUSE_S)
-        raise Unavailable(f"The other cluster rejected the snapshot: {why}")
+        raise Unavailable(f"The other cluster cannot be used now: {why}")
 
     async def _store(self, filename: str, content: bytes | Path, url: str, *, sha256: str = "") -> None:
         body = {
@@ -327,9 +328,8 @@ class _Bucket:
         else:
             await self._call("PUT", place, data=content)
 
-    async def fetch_newest(self, prefix: str, target: Path) -> str:
+    async def fetch_newest(self, prefix: str, target: Path, url: str) -> str:
         """Fetch the newest snapshot with this prefix and its digest; return its name."""
-        url = self._config.urls[self._turn % len(self._config.urls)].rstrip("/")
         ids = await self._own_files(prefix, url)
         name = _newest(ids, prefix)
         for each, path in ((name, target), (f"{name}.sha256", digest_beside(target))):
@@ -342,7 +342,7 @@ class _Bucket:
     async def _download(self, url: str, path: Path) -> None:
         async with self._http.get(url) as response:
             if response.status != HTTPStatus.OK:
-                raise Unavailable(f"The other cluster answered {response.status}: {url}")
+                raise _MayPassError(f"{url}: {response.status}")
             with await asyncio.to_thread(path.open, "wb") as file:
                 async for chunk in response.content.iter_chunked(COPY_BYTES):
                     await asyncio.to_thread(file.write, chunk)
@@ -381,7 +381,7 @@ class _Bucket:
         why = f"{method} {status}: {answer[:ERROR_BYTES_SHOWN].decode(errors='replace')}"
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
             raise _MayPassError(why)
-        raise Unavailable(f"The other cluster rejected the snapshot: {url}: {why}")
+        raise Unavailable(f"The other cluster rejected a request: {url}: {why}")
 
 
 def _credentials(data: Path, config: OffsiteConfig) -> tuple[ssl.SSLContext, str]:
