@@ -96,7 +96,7 @@ def what_is_new_waits(cluster: MixedCluster) -> None:
 
 
 def people_wait(cluster: MixedCluster) -> None:
-    """Groups, invitations and sessions need all members; any leader makes tokens, for all nodes."""
+    """What is new for people and their files needs all members; any leader makes tokens, for all nodes."""
     token, newer = cluster.user_token("rolled"), cluster.nodes[0]
     for node in cluster.nodes:
         assert cluster.get("/auth/whoami", token=token, node=node).status == 200
@@ -104,6 +104,8 @@ def people_wait(cluster: MixedCluster) -> None:
         ("group", "add", "rolled-lab", "rolled"),
         ("user", "invite", "rolled"),
         ("session", "end", "--all", "--user", "rolled"),
+        ("sso", "set", "uni", "--issuer", "https://login.invalid", "--client-id", "f", "--allow-group", "g"),
+        ("bucket", "set", "default", "--trash-days", "3"),
     ):
         done = cluster.filestore(*arguments, FILESTORE_URL=newer.url)
         assert (done.returncode, b"Upgrade" in done.stderr) == (6, True), done.stderr

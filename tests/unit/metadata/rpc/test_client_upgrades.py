@@ -12,6 +12,7 @@ from metadata.model.rules import OLDER_MEMBERS, RULES, NotInForce
 from metadata.protocol.calls import AnyCall, HeartbeatCall, ProposeCall
 from metadata.protocol.commands import AddIntermediate, HashState, OpenSession, UpdateProjectFile
 from metadata.protocol.queries import CountSoleReplicas, GetView, ListNodes
+from metadata.protocol.sign_in_calls import TestProviderCall
 from metadata.rpc import wire
 from metadata.rpc.client import MetadataClient
 from tests.unit.metadata.rpc.test_client import DEADLINE_S, LONG_S, Answering, client, coordinators, read
@@ -79,6 +80,15 @@ async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the
     while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:  # it is still dialled
         await asyncio.sleep(0.01)
     assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
+
+
+async def test_sign_in_with_a_provider_is_not_asked_of_older_members(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    """They know no such call. `since` of commands does not refuse it, as it is none."""
+    with pytest.raises(NotInForce, match="Upgrade members"):
+        await client.sign_in(TestProviderCall(ADMIN, "uni"), list)
+    assert not any(one.calls for one in coordinators)
 
 
 async def test_query_that_all_coordinators_within_reach_are_too_old_for_is_refused_at_once(
