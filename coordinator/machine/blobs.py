@@ -83,11 +83,11 @@ def release(change: Change, sha256: str, bucket_id: str, since: int, *, for_good
     """Count one file less with this content, a file of this bucket; return whether it was the last one.
 
     The blob stays until it is collected, and while a snapshot holds it (`since`: see `holds.begin`). With
-    `for_good` no snapshot holds it any more.
+    `for_good` no snapshot holds it any more once the last file is gone.
     """
     if not for_good:
         holds.begin(change, sha256, since)
-    elif holds.forget(change.db, sha256):
+    elif _is_last_file(change.db, sha256) and holds.forget(change.db, sha256):
         _drop_reference(change, sha256, bucket_id)
     return _drop_reference(change, sha256, bucket_id)
 
@@ -96,6 +96,16 @@ def end_hold(change: Change, sha256: str, *, is_urgent: bool) -> None:
     """Let go of content that a snapshot held. `is_urgent`: it leaves the disks soon, not after the grace."""
     if holds.forget(change.db, sha256) and _drop_reference(change, sha256, "") and is_urgent:
         note_purged(change, sha256)
+
+
+def _is_last_file(db: sqlite3.Connection, sha256: str) -> bool:
+    """Return whether one file alone refers to the blob, in its bucket or in the trash."""
+    (files,) = db.execute(
+        "SELECT reference_count - EXISTS (SELECT 1 FROM held_blobs h WHERE h.sha256 = b.sha256)"
+        " FROM blobs b WHERE sha256 = ?",
+        (sha256,),
+    ).fetchone()
+    return bool(files == 1)
 
 
 def _drop_reference(change: Change, sha256: str, bucket_id: str) -> bool:

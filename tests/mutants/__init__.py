@@ -19,6 +19,7 @@ from tests.mutants.rights import RIGHTS
 from tests.mutants.shared_work import SHARED_WORK
 from tests.mutants.small_files import SMALL_FILES
 from tests.mutants.storage import STORAGE
+from tests.mutants.undo import UNDO
 from tests.mutants.values import VALUES
 
 MUTANTS = (
@@ -35,6 +36,7 @@ MUTANTS = (
     *PEOPLE,
     *RECEIVING,
     *RESTORES,
+    *UNDO,
     *RESUMING,
     *SHARED_WORK,
     *SMALL_FILES,

@@ -137,6 +137,22 @@ def test_newest_snapshot_that_refers_to_content_decides(state: State) -> None:
     assert collected(state) == 1
 
 
+def test_content_that_is_held_is_held_for_a_newer_snapshot_of_another_file_too(state: State) -> None:
+    store(state, "f1", "aa")
+    snapshot(state)
+    delete(state, "f1")
+    store(state, "f2", "aa")
+    state.at_ms += DAY_MS
+    snapshot(state)
+    delete(state, "f2")
+    state.at_ms += 6 * DAY_MS  # the first ends
+    end_holds(state)
+    assert collected(state) == 0
+    state.at_ms += DAY_MS
+    end_holds(state)
+    assert collected(state) == 1
+
+
 def test_content_that_other_files_have_as_well_is_held_for_the_one_in_the_snapshot(state: State) -> None:
     store(state, "in", "aa")
     snapshot(state)
@@ -200,6 +216,27 @@ def test_content_that_is_deleted_for_good_is_not_held(state: State, *, is_trashe
         delete(state, "f1", for_good=True)
     assert held(state) == HeldContent(snapshots=1)
     assert state.done(commands.CollectPurged(rows_max=10, grace_ms=0))["blobs"] == 1
+
+
+@pytest.mark.parametrize("is_trashed", [False, True])
+def test_content_of_a_snapshot_stays_if_another_file_with_it_is_deleted_for_good(
+    state: State, *, is_trashed: bool
+) -> None:
+    """The last file with the content is deleted in the usual way."""
+    store(state, "in", "aa")
+    snapshot(state)
+    delete(state, "in")
+    for name in ("other", "last"):
+        store(state, name, "aa")
+    if is_trashed:
+        delete(state, "other", trash_ms=DAY_MS)
+        state.done(commands.PurgeFile(caller=ADMIN, file_uuid="other"))
+    else:
+        delete(state, "other", for_good=True)
+    delete(state, "last")
+    assert state.done(commands.CollectPurged(rows_max=10, grace_ms=0))["blobs"] == 0
+    assert collected(state) == 0
+    assert held(state).blobs == 1
 
 
 def test_oldest_snapshot_is_evicted_first_and_its_content_leaves_soon(state: State) -> None:

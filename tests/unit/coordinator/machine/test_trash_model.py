@@ -3,12 +3,12 @@
 Whatever is done in whatever order: a protected file is there, a file in the trash can be restored until its
 time is over, its content has a reference, and nothing stays longer than promised.
 
-FILESTORE_UNDO_SEED replays one seed; FILESTORE_UNDO_S searches for so many seconds (`-m long`).
+FILESTORE_UNDO_SEED replays one seed. The long search, with snapshots, is `test_undo_model`.
 """
 
 import os
 import random
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,16 +29,27 @@ from tests.unit.trash_acts import DAY_MS, WEEK_MS, delete, purge, restore, rows,
 
 ACTS_MAX = 120
 QUICK_SEEDS = 6
-SEARCH_S = float(os.environ.get("FILESTORE_UNDO_S", "60"))
 BUCKETS = (DEFAULT_BUCKET_ID, "short", "quota")
 DAYS = {DEFAULT_BUCKET_ID: 7, "short": 1, "quota": 7}
 QUOTA_BYTES = 40
 SIZE_BYTES = 5
 SLACK_MS = 2 * HOUR_MS  # a backup that others need is looked at each hour
 
+# By files and the trash, without what snapshots hold.
+_REFERENCES = (
+    "SELECT sha256, references_left FROM (SELECT sha256, reference_count -"
+    " (SELECT COUNT(*) FROM held_blobs h WHERE h.sha256 = b.sha256) AS references_left FROM blobs b)"
+    " WHERE references_left > 0"
+)
+_LOST = (
+    "SELECT sha256 FROM (SELECT blob_sha256 AS sha256 FROM files WHERE blob_sha256 IS NOT NULL"
+    " UNION SELECT blob_sha256 FROM trash) f WHERE NOT EXISTS"
+    " (SELECT 1 FROM blob_replicas r WHERE r.sha256 = f.sha256 AND r.doomed_at IS NULL)"
+)
+
 
 @dataclass
-class _File:
+class File:
     """A file in the model. `ends_ms`: when its retention, or its time in the trash, is over; 0 never."""
 
     bucket: str
@@ -56,7 +67,7 @@ class Search:
 
     state: State
     dice: random.Random
-    files: dict[str, _File] = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
     true_ms: int = 1_700_000_000_000
     ahead_ms: int = 0  # of all clocks
     made: int = 0
@@ -70,22 +81,25 @@ class Search:
             if name != DEFAULT_BUCKET_ID:
                 self.state.done(create_bucket(ADMIN, name, quota_bytes=QUOTA_BYTES * (name == "quota")))
                 self.state.done(safety(name, trash_days=days))
-        acts = (
-            [self.create] * 5
-            + [self.delete] * 5
-            + [self.restore] * 4
-            + [self.wait] * 4
-            + [self.expire] * 3
-            + [self.protect, self.purge, self.override, self.jump, self.squeeze, self.collect, self.for_good]
-        )
+        acts = self.acts()
         for _ in range(ACTS_MAX):
-            self._clock(ending=False)
+            self.clock(ending=False)
             self.dice.choice(acts)()
             self.compare()
         self.ahead_ms = 0
         self.finish()
 
-    def _clock(self, *, ending: bool) -> None:
+    def acts(self) -> list[Callable[[], None]]:
+        """What may happen, each as often as it is listed."""
+        often = (
+            [self.create] * 5 + [self.delete] * 5 + [self.restore] * 4 + [self.wait] * 4 + [self.expire] * 3
+        )
+        return [
+            *often,
+            *(self.protect, self.purge, self.override, self.jump, self.squeeze, self.collect, self.for_good),
+        ]
+
+    def clock(self, *, ending: bool) -> None:
         """As a leader dates: changes by the latest of all times, what ends by the earliest."""
         self.state.at_ms = self.true_ms + (min if ending else max)(0, self.ahead_ms)
 
@@ -120,7 +134,7 @@ class Search:
             self.state.done(commands.DeleteFile(caller=ADMIN, file_uuid=name, kind=""))
             return
         at_ms = self.state.at_ms
-        self.files[name] = _File(
+        self.files[name] = File(
             bucket,
             sha256,
             parent,
@@ -206,10 +220,10 @@ class Search:
         self.ahead_ms = self.dice.choice([0, 0, 400 * DAY_MS, -400 * DAY_MS, HOUR_MS])
 
     def expire(self) -> None:
-        self._clock(ending=True)
-        self._end(self.dice.choice([1, 3, 1000]))
+        self.clock(ending=True)
+        self.end_due(self.dice.choice([1, 3, 1000]))
 
-    def _end(self, rows_max: int) -> None:
+    def end_due(self, rows_max: int) -> None:
         for _ in range(500):
             if not self.state.apply(commands.Expire(rows_max=rows_max))["more"]:
                 break
@@ -222,7 +236,7 @@ class Search:
         self._note_early()
 
     def collect(self) -> None:
-        self._clock(ending=True)
+        self.clock(ending=True)
         self.state.done(commands.CollectPurged(rows_max=10, grace_ms=60_000))
         self.state.done(commands.Collect(rows_max=10, grace_ms=DAY_MS))
 
@@ -260,18 +274,13 @@ class Search:
             if file.parent:
                 assert file.parent in self.files, f"{name} has lost its parent"
                 assert file.trashed_ms or not self.files[file.parent].trashed_ms
-        counts = dict(rows(self.state, "SELECT sha256, reference_count FROM blobs WHERE reference_count > 0"))
+        counts = dict(rows(self.state, _REFERENCES))
         wanted: dict[str, int] = {}
         for file in self.files.values():
             wanted[file.sha256] = wanted.get(file.sha256, 0) + 1
         assert counts == wanted
         assert rows(self.state, "PRAGMA foreign_key_check") == []
-        lost = rows(
-            self.state,
-            "SELECT sha256 FROM blobs b WHERE b.reference_count > 0 AND NOT EXISTS"
-            " (SELECT 1 FROM blob_replicas r WHERE r.sha256 = b.sha256 AND r.doomed_at IS NULL)",
-        )
-        assert lost == [], "content that a file or the trash refers to has no replica"
+        assert rows(self.state, _LOST) == [], "content that a file or the trash refers to has no replica"
         totals = dict(rows(self.state, "SELECT bucket_id, files FROM trash_totals"))
         assert totals.get("", 0) == len(trash)
         for bucket, count, used in rows(self.state, "SELECT bucket_id, file_count, used_bytes FROM buckets"):
@@ -301,8 +310,8 @@ class Search:
         self.true_ms += 600 * DAY_MS  # what was dated by clocks that were ahead, too
         for _ in range(4):
             self.true_ms += SLACK_MS + DAY_MS
-            self._clock(ending=True)
-            self._end(1000)
+            self.clock(ending=True)
+            self.end_due(1000)
         live, trash = self._there()
         assert trash == set(), "something stays longer than promised"
         assert all(self.files[name].kept_ms == 0 or self._is_needed(name) for name in live), (
@@ -332,14 +341,3 @@ def search(directory: Path, seed: int) -> None:
 @pytest.mark.parametrize("number", range(QUICK_SEEDS))
 def test_nothing_that_can_be_undone_is_lost_and_nothing_stays_longer(tmp_path: Path, number: int) -> None:
     search(tmp_path, int(os.environ.get("FILESTORE_UNDO_SEED", number)))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(SEARCH_S + 60)
-def test_long_search_finds_nothing_lost(tmp_path: Path) -> None:
-    seed, ends_at = random.randrange(1 << 30), time.monotonic() + SEARCH_S
-    searched = 0
-    while time.monotonic() < ends_at:
-        search(tmp_path, seed + searched)
-        searched += 1
-    assert searched > 0

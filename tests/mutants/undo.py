@@ -1,0 +1,90 @@
+"""Deliberate bugs in the trash, in protection, and in what snapshots hold.
+
+Each names the quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_SNAPSHOTS = "tests/unit/coordinator/machine/test_snapshots.py::test_"
+_TRASH = "tests/unit/coordinator/machine/test_trash.py::test_"
+_PROTECTION = "tests/unit/coordinator/machine/test_protection.py::test_"
+
+UNDO = (
+    Mutant.of(
+        "hold of a snapshot forgotten while other files have the content",
+        "coordinator/machine/blobs",
+        "elif _is_last_file(change.db, sha256) and holds.forget(change.db, sha256):",
+        "elif holds.forget(change.db, sha256):",
+        f"{_SNAPSHOTS}content_of_a_snapshot_stays_if_another_file_with_it_is_deleted_for_good",
+    ),
+    Mutant.of(
+        "content deleted for good stays in snapshots",
+        "coordinator/machine/blobs",
+        "return bool(files == 1)",
+        "return bool(files == 0)",
+        f"{_SNAPSHOTS}content_that_is_deleted_for_good_is_not_held",
+    ),
+    Mutant.of(
+        "snapshot under way holds nothing",
+        "coordinator/machine/execution/holds",
+        "(log_index IS NULL OR log_index >= ?)",
+        "log_index >= ?",
+        f"{_SNAPSHOTS}content_that_is_deleted_while_a_snapshot_is_made_is_held",
+    ),
+    Mutant.of(
+        "content leaves with an older snapshot than the newest that has it",
+        "coordinator/machine/execution/holds",
+        "elif earlier[0] < found[0]:",
+        "elif earlier[0] > found[0]:",
+        f"{_SNAPSHOTS}content_that_is_held_is_held_for_a_newer_snapshot_of_another_file_too",
+    ),
+    Mutant.of(
+        "hold of a snapshot ends with the one before it",
+        "coordinator/machine/snapshots",
+        'WHERE h.snapshot <"',
+        'WHERE h.snapshot <="',
+        f"{_SNAPSHOTS}content_of_a_kept_snapshot_stays_for_its_time_and_goes_then",
+    ),
+    Mutant.of(
+        "content of an evicted snapshot waits for the grace",
+        "coordinator/machine/snapshots",
+        "is_urgent=hold == EVICTED",
+        "is_urgent=hold == HELD",
+        f"{_SNAPSHOTS}oldest_snapshot_is_evicted_first_and_its_content_leaves_soon",
+    ),
+    Mutant.of(
+        "restored state does not hold what its snapshot refers to",
+        "coordinator/machine/cluster",
+        "SET log_index = sequence WHERE log_index IS NULL",
+        "SET log_index = 0 WHERE log_index IS NULL",
+        f"{_SNAPSHOTS}restored_state_holds_what_the_snapshot_itself_refers_to",
+    ),
+    Mutant.of(
+        "protected content deleted",
+        "coordinator/machine/trash",
+        "if facts.protected_until_ms and row.blob_sha256:",
+        "if facts.protected_until_ms and not row.blob_sha256:",
+        f"{_PROTECTION}protected_file_is_deleted_by_nobody_until_expire_ends_the_protection",
+    ),
+    Mutant.of(
+        "protection overridden by every user",
+        "coordinator/machine/execution/protection",
+        "    if not user.is_admin:\n",
+        "    if not user.user_id:\n",
+        f"{_PROTECTION}only_an_admin_of_the_cluster_overrides",
+    ),
+    Mutant.of(
+        "file leaves the trash early",
+        "coordinator/machine/trash",
+        "due_ms = change.at_ms + stays_ms\n",
+        "due_ms = change.at_ms + stays_ms // 2\n",
+        f"{_TRASH}file_goes_for_good_when_its_time_is_over_and_not_before",
+    ),
+    Mutant.of(
+        "newest of the trash goes first",
+        "coordinator/machine/trash",
+        "ORDER BY t.sequence LIMIT ?",
+        "ORDER BY t.sequence DESC LIMIT ?",
+        f"{_TRASH}oldest_go_first_when_disks_are_almost_full",
+    ),
+)
