@@ -8,11 +8,11 @@ import sqlite3
 from typing import Final
 
 from ca.errors import Conflict
-from coordinator.machine import recounts
+from coordinator.machine import join_tokens, recounts
 from coordinator.machine.execution.access import require_admin
 from coordinator.machine.execution.change import Change, Question, rules_in_force
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
-from coordinator.machine.people import providers
+from coordinator.machine.people import invitations, providers
 from metadata.model.records import (
     ADMIN_ROLE,
     DEFAULT_BUCKET_ID,
@@ -83,7 +83,8 @@ def record_restore(change: Change, command: RecordRestore) -> None:
 
     The members of an upload reject epochs below the highest that they have seen. So the epochs of unfinished
     uploads now follow the clock, beyond any takeover that the restore forgot. A replica that was marked for
-    deletion may be the only one by now. So all marks are removed, except those of garbage collection.
+    deletion may be the only one by now. So all marks are removed, except those of garbage collection. What
+    works once may have been used since the snapshot, or revoked: join tokens and invitations end.
     """
     db, at_ms = change.db, change.at_ms
     db.execute(
@@ -92,6 +93,8 @@ def record_restore(change: Change, command: RecordRestore) -> None:
     )
     if command.intermediate_pem:
         _store_intermediate(change, command.intermediate_pem, command.intermediate_wrapped)
+    join_tokens.revoke_after_restore(db)
+    invitations.end_after_restore(db)
     # The snapshot that this state is a copy of was being made.
     db.execute("UPDATE kept_snapshots SET log_index = sequence WHERE log_index IS NULL")
     db.execute("UPDATE uploads SET epoch = max(epoch + 1, ?)", (at_ms // 1000,))

@@ -101,6 +101,13 @@ def delete_all(change: Change, user_id: str) -> None:
     )
 
 
+def revoke_after_restore(db: sqlite3.Connection) -> None:
+    """Revoke each token that admits somebody: since the snapshot, it may have been used or revoked."""
+    db.execute("UPDATE join_tokens SET secret_sha256 = ? WHERE uses < uses_max", (_REVOKED,))
+    revoked = "SELECT token_id FROM join_tokens WHERE secret_sha256 = ?"
+    db.execute(f"DELETE FROM joins WHERE token_id IN ({revoked})", (_REVOKED,))
+
+
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
     """Return one page of all tokens, including used and expired but no revoked ones, oldest first.
 

@@ -152,6 +152,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
         click.echo(line)
     token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("Changes after the snapshot are lost. Revoke again everyone who was revoked after it.")
+    click.echo("Join tokens and invitation links from before the restore are revoked: make new ones.")
     none = "none: the user admin is disabled, use the token of another admin"
     click.echo(f"Admin token:  {token_file or none}")
     if not CoordinatorFiles(data).credential_path.exists():

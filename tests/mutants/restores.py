@@ -117,6 +117,20 @@ STATES = (
         f"{_RESTORES}unfinished_uploads_go_on_in_epochs_that_no_forgotten_takeover_has_reached",
     ),
     Mutant.of(
+        "join token of the snapshot admits after a restore",
+        "coordinator/machine/join_tokens",
+        "SET secret_sha256 = ? WHERE uses < uses_max",
+        "SET secret_sha256 = ? WHERE uses < 0",
+        f"{_RESTORES}tokens_and_links_that_work_once_end_as_they_may_have_been_used_since",
+    ),
+    Mutant.of(
+        "invitation of the snapshot works after a restore",
+        "coordinator/machine/people/invitations",
+        'DELETE FROM invitations WHERE used_at_ms IS NULL")',
+        'DELETE FROM invitations WHERE used_at_ms < 0")',
+        f"{_RESTORES}tokens_and_links_that_work_once_end_as_they_may_have_been_used_since",
+    ),
+    Mutant.of(
         "surplus replicas of the snapshot are deleted",
         "coordinator/machine/cluster",
         "SET doomed_at = NULL WHERE {kept}",

@@ -4,6 +4,7 @@ A user has at most one: a new one ends the one before. It works while its maker 
 join token. The table has the hash of its secret only. `coordinator.machine.users` makes and admits the user.
 """
 
+import sqlite3
 from typing import Final
 
 from ca.errors import Conflict, Gone, NotFound
@@ -69,6 +70,11 @@ def use(change: Change, user_id: str) -> None:
 def end(change: Change, user_id: str) -> None:
     """Delete the link of a user, if it has one."""
     change.db.execute("DELETE FROM invitations WHERE user_id = ?", (user_id,))
+
+
+def end_after_restore(db: sqlite3.Connection) -> None:
+    """Delete each link that could be used: since the snapshot, it may have been used or revoked."""
+    db.execute("DELETE FROM invitations WHERE used_at_ms IS NULL")
 
 
 def revoke(change: Change, command: RevokeInvitation) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from coordinator.machine.nodes import ISSUED_LATER_MS
-from metadata.protocol import commands, queries
+from metadata.protocol import commands, people_queries, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, certificate, complete, create, join, join_token
 
 SNAPSHOT_MS, RESTORED_MS = 1_000_000_000, 2_000_000_000
@@ -152,6 +152,35 @@ def test_unfinished_uploads_go_on_in_epochs_that_no_forgotten_takeover_has_reach
     assert epochs == [(RESTORED_MS // 1000,), (RESTORED_MS // 1000 + 60,)]
     restored(state, at_ms=0)  # a clock that was set back
     assert rows(state, "SELECT epoch FROM uploads") == [(RESTORED_MS // 1000 + 61,)]
+
+
+def test_tokens_and_links_that_work_once_end_as_they_may_have_been_used_since(state: State) -> None:
+    """Those that were used before the snapshot stay listed as used."""
+    state.done(join_token("unused"))
+    state.done(join_token("half used", uses_max=2))
+    state.done(join("half used", "n4"))
+    for name in ("alice", "bob"):
+        invitation = commands.CreateInvitation(
+            caller=ADMIN,
+            user_id=name,
+            roles=None,
+            groups=None,
+            secret_sha256=f"sha {name}",
+            ttl_seconds=86_400,
+        )
+        state.done(invitation)
+    redeemed = commands.RedeemInvitation(secret_sha256="sha bob")
+    state.done(redeemed)
+    restored(state, at_ms=state.at_ms + 1000)
+    listed = state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"]
+    assert all(each["uses"] == each["uses_max"] for each in listed)
+    for token_id in ("unused", "half used"):
+        assert state.apply(join(token_id, "n5")) == "unauthorized"
+    again = state.apply(join("half used", "n4"))  # a repeated request has the same key
+    assert again == "unauthorized"
+    left = state.ask(people_queries.ListInvitations(caller=ADMIN))["invitations"]
+    assert [(each["user_id"], each["used_at_ms"] > 0) for each in left] == [("bob", True)]
+    assert state.apply(commands.RedeemInvitation(secret_sha256="sha alice")) == "not_found"
 
 
 def test_replica_that_was_surplus_is_kept_and_counted_and_what_gc_has_collected_goes(state: State) -> None:
