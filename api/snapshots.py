@@ -22,9 +22,10 @@ from api.bodies.views import shown
 from api.context import API
 from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, page_wanted, query_text
 from api.spec.operation import Answer, OperationTable, Parameter
-from ca.errors import Conflict, PayloadTooLarge, RateLimited
+from ca.errors import Conflict, PayloadTooLarge, RateLimited, Unavailable
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller
 from metadata.model.snapshot_records import RevivedFile, SnapshotFilePage, SnapshotPage, SnapshotRecord
+from metadata.protocol.calls import CALL_TIMEOUT_S
 from metadata.protocol.commands import CreateBackup, CreateProjectFile, CreateVm, ReviveFile
 from metadata.protocol.queries import GetSnapshot, ListSnapshots
 from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
@@ -63,7 +64,7 @@ async def list_page(request: web.Request) -> web.Response:
     Answer("A page of files.", SnapshotFileList, headers=NEXT_PAGE),
     query=(
         Parameter("bucket_id", "Only files of this bucket.", type=GivenUuid),
-        Parameter("filename", "Only files of this name.", type=FilterText),
+        Parameter("filename", "Only files whose name begins with this text.", type=FilterText),
         *PAGE_PARAMETERS,
     ),
     errors=(Conflict,),
@@ -71,7 +72,8 @@ async def list_page(request: web.Request) -> web.Response:
 async def list_files(request: web.Request) -> web.Response:
     """List the files with content in a snapshot, as they were then. Admins only.
 
-    The coordinator that has taken it answers. A snapshot of an earlier release is a conflict.
+    Only the coordinator that has taken it has its file: if that one does not answer, neither does any other
+    member. A snapshot of an earlier release is a conflict.
     """
     caller = await authenticate(request)
     bucket_id, filename = query_text(request, "bucket_id"), query_text(request, "filename")
@@ -86,8 +88,7 @@ async def list_files(request: web.Request) -> web.Response:
         cursor=wanted["cursor"],
         limit=wanted["limit"],
     )
-    answer = await request.app[API].metadata.ask_coordinator(snapshot.coordinator_id, call)
-    page = msgspec.msgpack.decode(answer, type=SnapshotFilePage)
+    page = msgspec.msgpack.decode(await _answer(request, snapshot, call), type=SnapshotFilePage)
     files = [shown(SnapshotFileBody, file, kind=KIND_WORDS[file.kind]) for file in page.files]
     filters = {"bucket_id": bucket_id, "filename": filename}
     return page_response(request, SnapshotFileList, files, page.next_cursor, filters)
@@ -114,10 +115,8 @@ async def restore(request: web.Request) -> web.Response:
     file_uuid = path_uuid(request)
     body = _checked(await read_json(request, ReviveBody))
     snapshot = await _snapshot(request, caller)
-    metadata = request.app[API].metadata
     call = SnapshotFileCall(caller=caller, snapshot_id=snapshot.snapshot_id, file_uuid=file_uuid)
-    answer = await metadata.ask_coordinator(snapshot.coordinator_id, call)
-    found = msgspec.msgpack.decode(answer, type=SnapshotContent)
+    found = msgspec.msgpack.decode(await _answer(request, snapshot, call), type=SnapshotContent)
     command = ReviveFile(
         caller=caller,
         create=_changed(found.create, body),
@@ -125,7 +124,7 @@ async def restore(request: web.Request) -> web.Response:
         owner_sequence=found.owner_sequence,
     )
     async with audited(request, "restore_snapshot_file", principal=caller.subject, target=file_uuid):
-        revived = await metadata.propose(command, RevivedFile)
+        revived = await request.app[API].metadata.propose(command, RevivedFile)
     location = f"/api/v1/{_RECORDS[revived.kind]}/{revived.file_uuid}"
     answer_body = shown(RevivedFileBody, revived, kind=KIND_WORDS[revived.kind])
     return json_response(answer_body, status=201, headers={"Location": location})
@@ -157,3 +156,19 @@ async def _snapshot(request: web.Request, caller: Caller) -> SnapshotRecord:
     """Return the snapshot in the path. Raises NotFound, Forbidden."""
     query = GetSnapshot(caller=caller, snapshot_id=request.match_info["snapshot_id"])
     return await request.app[API].metadata.read(query, SnapshotRecord)
+
+
+async def _answer(
+    request: web.Request, snapshot: SnapshotRecord, call: SnapshotFilesCall | SnapshotFileCall
+) -> bytes:
+    """Ask the coordinator that has the file of the snapshot, and return its answer.
+
+    Raises Unavailable if that coordinator does not answer, or is no member any more.
+    """
+    metadata = request.app[API].metadata
+    try:
+        return await metadata.ask_coordinator(snapshot.coordinator_id, call, timeout_s=CALL_TIMEOUT_S)
+    except Unavailable as error:
+        raise Unavailable(
+            f"Only the coordinator {snapshot.coordinator_id} has it: {error.details}"
+        ) from error

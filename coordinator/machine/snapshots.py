@@ -199,12 +199,15 @@ def list_page(question: Question, query: ListSnapshots) -> SnapshotPage:
 def list_files(
     db: sqlite3.Connection, *, bucket_id: str, filename: str, cursor: int, limit: int
 ) -> SnapshotFilePage:
-    """Return a page of the files with content in the state of a snapshot, oldest first."""
+    """Return a page of the files with content in the state of a snapshot, oldest first.
+
+    `filename` is the beginning of a name, "" for any.
+    """
     rows = db.execute(
         f"SELECT {_FILE_COLUMNS} FROM files f JOIN buckets b ON b.bucket_id = f.bucket_id"
         " LEFT JOIN backups k ON k.sequence = f.sequence WHERE f.status = 'available' AND f.sequence > ?"
-        " AND ? IN ('', f.bucket_id) AND ? IN ('', f.filename) ORDER BY f.sequence LIMIT ?",
-        (cursor, bucket_id, filename, limit + 1),
+        " AND ? IN ('', f.bucket_id) AND substr(f.filename, 1, ?) = ? ORDER BY f.sequence LIMIT ?",
+        (cursor, bucket_id, len(filename), filename, limit + 1),
     ).fetchall()
     files = [
         SnapshotFile(

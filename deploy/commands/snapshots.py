@@ -69,7 +69,7 @@ def ls(connection: Connection, as_json: bool) -> None:
 @snapshot.command()
 @_snapshot
 @_bucket
-@click.option("--name", default="", help="Only files of this name.")
+@click.option("--name", default="", help="Only files whose name begins with this.")
 @json_option
 @connection_options
 def files(connection: Connection, snapshot_id: str, bucket: str, name: str, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from runtime.bounds import Count, Text
 class SnapshotFilesCall(Struct, frozen=True, tag="snapshot_files"):
     """A page of the files in a snapshot that this coordinator has. Admins only. Answers a SnapshotFilePage.
 
-    `bucket_id` and `filename` narrow it, "" for any.
+    `bucket_id` and `filename`, the beginning of a name, narrow it, "" for any.
     """
 
     caller: Caller

@@ -217,15 +217,15 @@ class MetadataClient:
         answer = await self._operate(TransferLeaderCall(caller, target))
         return msgspec.msgpack.decode(answer, type=str)
 
-    async def ask_coordinator(self, source: str, call: AnyCall) -> bytes:
+    async def ask_coordinator(self, source: str, call: AnyCall, timeout_s: float = TRY_TIMEOUT_S) -> bytes:
         """Return what one coordinator answers to a call, in MessagePack.
 
         Raises Unavailable if it is not known here or does not answer, and the error of its answer.
         """
         if (link := self._links.get(source)) is None:
-            raise Unavailable(f"{source} is not the address of a known coordinator.")
+            raise Unavailable(f"The coordinator {source} is not a member of the cluster.")
         try:
-            return await self._one(link, call)
+            return await self._one(link, call, timeout_s)
         except (LinkDown, TimeoutError) as error:
             raise Unavailable(f"The coordinator {source} does not answer.") from error
 
@@ -314,8 +314,8 @@ class MetadataClient:
         answer = await self._at_leader(call, _ends_at(timeout_s))
         return msgspec.msgpack.decode(answer, type=FollowReply)
 
-    async def _one(self, link: PeerLink, call: AnyCall) -> bytes:
-        answer = await link.call(call, TRY_TIMEOUT_S)
+    async def _one(self, link: PeerLink, call: AnyCall, timeout_s: float = TRY_TIMEOUT_S) -> bytes:
+        answer = await link.call(call, timeout_s)
         if answer.status == wire.RETRY:
             raise Unavailable(answer.details)
         return _value(answer)

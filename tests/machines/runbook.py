@@ -21,7 +21,9 @@ EVERYWHERE = "everywhere"
 _HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"<!-- test: drill on (?P<place>[\w ]+) -->\n```sh\n(?P<script>.*?)```", re.DOTALL)
 _ALL_PLACES = re.compile(r"<!-- test: drill everywhere -->\n```sh\n(?P<script>.*?)```", re.DOTALL)
-_TO_FILL_IN = re.compile(r"\b(?:NODE_ID|COORDINATOR_ID|NEW_ID|COORDINATOR|ADDRESS|SNAPSHOT|BUNDLE)\b")
+_TO_FILL_IN = re.compile(
+    r"\b(?:NODE_ID|COORDINATOR_ID|NEW_ID|COORDINATOR|ADDRESS|SNAPSHOT|SNAPSHOT_ID|BUNDLE)\b"
+)
 
 
 @dataclass(frozen=True)

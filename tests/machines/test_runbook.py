@@ -102,7 +102,9 @@ def stored(machine: Machine, name: str) -> str:
 def read_back(machine: Machine, name: str) -> str:
     """By the node of this machine; its checksum."""
     url = f"FILESTORE_URL=https://{machine.address}:7443"
-    return machine.run(f"{ACCESS}{url} filestore get {name} -o back-{name} && sha256sum < back-{name}")
+    return machine.run(
+        f"{ACCESS}{url} filestore get {name} --force -o back-{name} && sha256sum < back-{name}"
+    )
 
 
 def issuer(machine: Machine, role: str) -> x509.Certificate:
@@ -191,6 +193,24 @@ def test_machine_that_gets_another_address_is_the_same(house: House) -> None:
     assert id_of(moving, "node") == node
     assert "moved" in member_ids(other)[0]
     assert read_back(moving, "moving") == content
+
+
+def test_everything_that_was_deleted_comes_back_from_the_trash_and_then_from_a_snapshot(house: House) -> None:
+    first = house.members[0]
+    contents = {name: stored(first, name) for name in ("thesis", "lab", "image")}
+    first.run(f"{ACCESS}filestore job run snapshot --wait")
+    taken = json.loads(first.run(f"{ACCESS}filestore snapshot ls --json").splitlines()[-1])["snapshot_id"]
+    delete = f"filestore rm {' '.join(contents)}"
+    first.run(ACCESS + delete)
+    with drill("Everything was deleted", {"one": [first]}) as typed:
+        typed.next_block()
+        assert {name: read_back(first, name) for name in contents} == contents
+        first.run(f"{ACCESS}filestore bucket set default --trash-days 0 && {delete}")
+        first.run(f"{ACCESS}filestore job run gc --wait --grace 0 --yes-really")
+        assert not first.succeeds(f"{ACCESS}filestore get thesis -o gone")
+        assert taken in typed.next_block({"SNAPSHOT_ID": taken})
+    for machine in house.members:
+        assert {name: read_back(machine, name) for name in contents} == contents
 
 
 def test_all_coordinators_are_lost_and_come_back_from_a_snapshot(house: House) -> None:

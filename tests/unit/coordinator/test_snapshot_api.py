@@ -119,6 +119,8 @@ async def test_files_of_a_snapshot_are_listed_and_come_back(served: Served) -> N
         await served.client.snapshots.restore_file(taken.snapshot_id, NEXT)
     listed = await served.run("files", taken.snapshot_id, "--bucket", "default", "--json")
     assert [json.loads(line)["file_uuid"] for line in listed.stdout.splitlines()] == [FILE, FULL, NEXT]
+    named = await served.run("files", taken.snapshot_id, "--name", "next", "--json")
+    assert [json.loads(line)["file_uuid"] for line in named.stdout.splitlines()] == [NEXT]
     done = await served.run("restore-file", taken.snapshot_id, "--all", "--bucket", "default")
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 3), done.output
     live = [file async for file in served.client.backups.list()]
