@@ -5,9 +5,10 @@ import json
 import pytest
 
 from tests.browser.chromium import Page
-from tests.browser.console_pages import choose, faults, open_console
+from tests.browser.console_pages import choose, faults, open_console, show
+from tests.browser.console_pages import sign_in as sign_in_with_token
 from tests.cluster.harness import Cluster
-from tests.sso.conftest import Desk
+from tests.sso.conftest import Desk, redirects
 from tests.sso.real_provider import RealProvider
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -157,3 +158,19 @@ async def test_sign_out_ends_the_session_at_the_provider(
     answer = cluster.post("/auth/providers/uni/renewal", {"renewal": renewal}, token=None, stranger=True)
     assert answer.status == 403
     assert await page.value("sessionStorage.getItem('filestore.renewal')") is None
+
+
+async def test_admin_sees_the_providers_and_tests_one(
+    page: Page, cluster: Cluster, provider: RealProvider
+) -> None:
+    await open_console(page, cluster.nodes[0])
+    await sign_in_with_token(page, cluster.admin_token)
+    await show(page, "#/providers", "main .card .facts")
+    facts = await page.value("document.querySelector('main .facts').textContent")
+    assert all(part in facts for part in (provider.issuer, "netlab", "staff", *redirects(cluster)))
+    await choose(page, "Test")
+    await page.until("document.querySelector('main table[aria-label=\"Test of uni\"]')")
+    outcomes = await page.value("[...document.querySelectorAll('main tbody .badge')].map(e => e.textContent)")
+    assert set(outcomes) <= {"ok", "note"}, outcomes
+    assert outcomes.count("ok") >= 4
+    assert own_faults(page, cluster, provider) == []

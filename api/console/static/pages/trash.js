@@ -73,7 +73,8 @@ export default function Trash() {
       actions=${(marked, clear) => html`<${Action} tone="primary" run=${() => after(restoreAll(inOrder(marked)), clear)}>Restore</${Action}>
         <${Action} tone="danger" run=${() => after(purgeAll(inOrder(marked)), clear)}>Delete for good…</${Action}>`}
       isLoading=${list.isLoading} error=${list.error} refresh=${list.refresh}
-      empty=${html`<${Empty} title="The trash is empty.">Deleted files stay here for some days: <a href="#/help/undo">how long, and what ends earlier</a>.</${Empty}>`} />`;
+      empty=${html`<${Empty} title="The trash is empty.">Deleted files stay here for some days: <a href="#/help/undo">how long, and what ends earlier</a>.
+        ${isAdmin() && html`Older ones may be in a <a href="#/snapshots">snapshot</a>.`}</${Empty}>`} />`;
 }
 
 // The order of their deletion.

@@ -80,7 +80,7 @@ export function FileList({ kind, columns = [], sub, empty, narrowing = [] }) {
 }
 
 // Too many for one page: the beginning of a name finds the others.
-function Cut({ beginning, setBeginning, noun }) {
+export function Cut({ beginning, setBeginning, noun }) {
   return html`<form class="banner" onSubmit=${(event) => {
     event.preventDefault();
     setBeginning(new FormData(event.target).get("beginning"));
