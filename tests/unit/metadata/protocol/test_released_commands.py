@@ -62,6 +62,8 @@ def test_each_newer_command_and_field_waits_for_the_rules_that_every_member_know
     assert len(released) > 50, "these are not all commands"
     early = []
     for kind in leaves(Command):
+        if not kind.__module__.startswith("metadata."):
+            continue  # of another test
         known = released.get(str(kind.__struct_config__.tag))
         if known is None:
             early += [kind.__name__] if kind.since <= FIRST else []
