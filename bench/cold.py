@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from bench.one_node import OneNode
 from deploy.dev_cluster import DevelopmentCluster, Member
@@ -49,6 +49,7 @@ BLOCK_BYTES: Final = 4096
 FREEZE_S_MAX: Final = 900.0
 _RECEIVED: Final = re.compile(r"^filestore_upload_bytes_total (\S+)$", re.MULTILINE)
 CHANGED_SHARE: Final = 0.01
+_P = ParamSpec("_P")
 _WORDS: Final = [
     b"interface",
     b"router",
@@ -109,9 +110,10 @@ def size_of(path: Path) -> int:
     return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
 
 
-def timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> float:
+    """The seconds of a call."""
     began_s = time.perf_counter()
-    work()
+    work(*args, **kwargs)
     return time.perf_counter() - began_s
 
 
@@ -166,7 +168,7 @@ class Product:
         while any(path for node in self.nodes for path in node.glob("blobs/*/*/*")):
             if time.monotonic() > ends_at_s:
                 raise RuntimeError("some replicas stay hot")
-            took_s += timed(lambda: asyncio.run(run_job(self.cluster, "freeze")))
+            took_s += timed(_run_job, self.cluster, "freeze")
             time.sleep(2)
         return took_s
 
@@ -234,7 +236,7 @@ def nights(directory: Path) -> None:
                     project.change()
             logical += size_of(source)
             before = product.received_bytes()
-            put_s = timed(lambda: product.put(source))
+            put_s = timed(product.put, source)
             sent_bytes, freeze_s = product.received_bytes() - before, product.freeze()
             mine = (
                 f"{product.stored_bytes() / 1e6:.0f} MB, put {put_s:.1f} s with {sent_bytes / 1e6:.0f} MB, "
@@ -242,7 +244,7 @@ def nights(directory: Path) -> None:
             )
             theirs = []
             for name, repository, backup in others:
-                took_s = timed(lambda backup=backup, night=night: backup(source, night))  # type: ignore[misc]
+                took_s = timed(backup, source, night)
                 theirs.append(f"{name} {size_of(repository) / 1e6:.0f} MB, {took_s:.1f} s")
             show(f"after night {night}, {logical / 1e6:.0f} MB of content", mine, "; ".join(theirs))
 
@@ -260,7 +262,7 @@ def downloads(directory: Path) -> None:
                 asyncio.run(run_job(cluster, "thaw"))
             assert node.blob_path(sha256).exists()
             _measure(node, path, "hot", figures)
-            took_s = timed(lambda: asyncio.run(run_job(cluster, "freeze")))
+            took_s = timed(_run_job, cluster, "freeze")
             show("turning cold", f"{WHOLE_BYTES / took_s / 1e6:.0f} MB/s", "with the time of the job")
             assert not node.blob_path(sha256).exists()
             _measure(node, path, "cold", figures)
@@ -279,9 +281,9 @@ def _measure(node: OneNode, path: str, form: str, figures: dict[str, list[float]
     for name, connection in connections.items():
         with closing(connection):
             for _ in range(2):  # the first one reads and verifies
-                took_s = timed(lambda connection=connection: _get(connection, path, headers, WHOLE_BYTES))  # type: ignore[misc]
+                took_s = timed(_get, connection, path, headers, WHOLE_BYTES)
             figures[f"{form} whole, {name}"].append(WHOLE_BYTES / took_s / 1e6)
-            took_s = timed(lambda connection=connection: _get_ranges(connection, path, headers))  # type: ignore[misc]
+            took_s = timed(_get_ranges, connection, path, headers)
             figures[f"{form} ranges, {name}"].append(RANGES * RANGE_BYTES / took_s / 1e6)
 
 
@@ -300,6 +302,10 @@ def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, s
         read_bytes += count
     if read_bytes != size_bytes:
         raise RuntimeError(f"{answer.status}: {read_bytes} bytes")
+
+
+def _run_job(cluster: DevelopmentCluster, name: str) -> None:
+    asyncio.run(run_job(cluster, name))
 
 
 async def set_storage(cluster: DevelopmentCluster, storage: Any) -> None:
@@ -337,7 +343,7 @@ def _latencies(node: OneNode, paths: list[str], goes_on: Callable[[int], bool]) 
     with closing(http.client.HTTPSConnection(LOOPBACK, node.tls_port, context=context)) as connection:
         while goes_on(len(taken_s)):
             path = paths[len(taken_s) % len(paths)]
-            taken_s.append(timed(lambda path=path: _get(connection, path, headers, SMALL_BYTES)))  # type: ignore[misc]
+            taken_s.append(timed(_get, connection, path, headers, SMALL_BYTES))
     return taken_s
 
 
