@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import time
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -120,15 +121,21 @@ async def noticed(page: Page, text: str) -> None:
     await page.until(f"document.querySelector('.notices').textContent.includes({json.dumps(text)})")
 
 
-async def all_stored(page: Page, count: int) -> None:
-    """Wait until so many files are stored, for as long as there is one more of them from time to time."""
-    notice = f"document.querySelector('.notices').textContent.includes('{count:,} files are stored.')"
+async def noticed_in_the_end(page: Page, notice: str, progress: str) -> float:
+    """Wait until a notice says this, while `progress` changes now and then; return the seconds it took."""
+    begun_s, seen = time.monotonic(), ""
+    is_noticed = f"document.querySelector('.notices').textContent.includes({json.dumps(notice)})"
+    while not await page.value(is_noticed):
+        await page.until(f"{is_noticed} || ({progress}) !== {json.dumps(seen)}")
+        seen = await page.value(progress)
+    return time.monotonic() - begun_s
+
+
+async def all_stored(page: Page, count: int) -> float:
+    """Wait until so many files are stored; return the seconds that it took."""
     badges = "document.querySelectorAll('.uploads .badge.good').length"
     stored = f"(document.querySelector('.sum')?.textContent || '') + {badges}"  # of many, not all have a row
-    seen = ""
-    while not await page.value(notice):
-        await page.until(f"{notice} || {stored} !== {json.dumps(seen)}")
-        seen = await page.value(stored)
+    return await noticed_in_the_end(page, f"{count:,} files are stored.", stored)
 
 
 def unpacked(archive: bytes) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from tests.browser.folder_pages import (
     names_shown,
     new_bucket,
     noticed,
+    noticed_in_the_end,
     open_bucket,
     stored_at,
     told,
@@ -79,7 +80,7 @@ async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     await page.until("document.querySelector('dialog input[name=folder]')")
     assert await page.value("document.querySelector('dialog input[name=folder]').value") == "spring"
     await choose(page, "Upload", "dialog footer")
-    await all_stored(page, len(contents))
+    up_s = await all_stored(page, len(contents))
     expected = sorted([f"spring/{path}" for path in contents] + ["spring/notes.txt"])
     found = files_of(cluster, token, bucket)
     assert [(path, state) for path, state, _ in found] == [(path, "available") for path in expected]
@@ -89,7 +90,9 @@ async def test_tree_of_folders_goes_up_and_comes_back_as_a_zip(
     await choose_in_menu(page, "campus", "Download as a zip…")
     await told(page, f"{len(contents):,} files")
     await choose(page, "Download", "dialog footer")
-    await noticed(page, "campus.zip is saved")
+    progress = "document.querySelector('dialog')?.textContent || ''"
+    down_s = await noticed_in_the_end(page, "campus.zip is saved", progress)
+    print(f"{len(contents)} files: {len(contents) / up_s:.0f} a second up, {len(contents) / down_s:.0f} down")
     await closed(page)
     assert await page.value("pickedName") == "campus.zip"
     assert unpacked(base64.b64decode(await page.value(SAVED))) == contents

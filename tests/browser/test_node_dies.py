@@ -108,3 +108,24 @@ async def test_what_changes_something_is_not_sent_twice(own_cluster: Cluster, tm
             await closed(page)
             await page.until("document.querySelector('main tbody').textContent.includes('course')")
             assert not faults(page, serving, told=CUT, asked=[*others, *cluster.coordinators])
+
+
+@pytest.mark.parametrize("size_bytes", [9_000, 900_000])
+async def test_file_whose_creation_got_no_answer_is_there_once(
+    page: Page, cluster: Cluster, tmp_path: Path, size_bytes: int
+) -> None:
+    """Its request has a key: another node that gets it again knows the file, however large that is."""
+    serving, *others = cluster.nodes
+    token, name = cluster.user_token("vera"), f"{size_bytes}.cfg"
+    sha256 = random_file(tmp_path / name, size_bytes)
+    await opened(page, serving, token)
+    await page.send("Fetch.enable", patterns=[{"urlPattern": "*/backups", "requestStage": "Response"}])
+    await dropped(page, tmp_path / name)
+    paused = await page.event("Fetch.requestPaused", lambda each: each["request"]["method"] == "POST")
+    assert paused["responseStatusCode"] == 201
+    await page.send("Fetch.failRequest", requestId=paused["requestId"], errorReason="ConnectionAborted")
+    await page.send("Fetch.disable")
+    await page.until(f"{state_of(name)} === 'stored'")
+    listed = cluster.get(f"/backups?filename={name}", token=token).json["backups"]
+    assert [(each["status"], each["blob_sha256"]) for each in listed] == [("available", sha256)]
+    assert not faults(page, serving, told=CUT, asked=[*others, *cluster.coordinators])

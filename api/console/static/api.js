@@ -80,9 +80,9 @@ async function answered(target, init, { signal, from }) {
   }
 }
 
-// One request to what `path` of path.js made. `body` is sent as JSON; `token` in place of the session's ("" for none); `from`: the origin of the
+// One request to what `path` of path.js made. `body` is sent as JSON, `content` as it is; `token` in place of the session's ("" for none); `from`: the origin of the
 // member that is asked, and no other. Raises ApiError.
-export async function request(method, path, { body, query, headers, signal, token, raw, from } = {}) {
+export async function request(method, path, { body, content, query, headers, signal, token, raw, from } = {}) {
   if (!(path instanceof Path)) throw new TypeError("a request needs a Path");
   const search = new URLSearchParams(Object.entries(query || {}).filter(([, v]) => v !== "" && v != null));
   if (paced.has(signal)) await nextSlot();
@@ -91,8 +91,8 @@ export async function request(method, path, { body, query, headers, signal, toke
   if (used) sent.set("Authorization", `Bearer ${used}`);
   if (body !== undefined) sent.set("Content-Type", "application/json");
   const target = `${path.url}${search.size ? `?${search}` : ""}`;
-  const text = body === undefined ? undefined : JSON.stringify(body);
-  const response = await answered(target, { method, headers: sent, body: text, credentials: "omit", cache: "no-store" }, { signal, from });
+  const sentBody = body === undefined ? content : JSON.stringify(body);
+  const response = await answered(target, { method, headers: sent, body: sentBody, credentials: "omit", cache: "no-store" }, { signal, from });
   dispatchEvent(new Event("filestore:found"));
   if (!response.ok) {
     const error = await errorOf(response);
@@ -146,15 +146,19 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
     let timer = 0;
     let pauseMs = everyMs;
     let seen = "";
-    let isRunning = false;
+    let running = null; // the promise of the request under way
     const later = () => {
       clearTimeout(timer);
       if ((latest.current.isLive || hasFailed) && !aborting.signal.aborted) timer = setTimeout(() => run(true), pauseMs);
     };
-    async function run(isPolled) {
-      if (isRunning || aborting.signal.aborted) return;
-      if (isPolled && document.visibilityState !== "visible") return;
-      isRunning = true;
+    function run(isPolled) {
+      if (aborting.signal.aborted || (isPolled && document.visibilityState !== "visible")) return undefined;
+      return (running ||= askOnce(isPolled).finally(() => {
+        running = null;
+        later();
+      }));
+    }
+    async function askOnce(isPolled) {
       try {
         if (isPolled) paced.add(aborting.signal);
         else paced.delete(aborting.signal);
@@ -171,14 +175,13 @@ export function usePolled(ask, dependencies, { everyMs = 5000, isLive = true } =
         pauseMs = Math.min(pauseMs * 2, POLL_MS_MAX);
         hasFailed = true;
         setState((old) => ({ data: old.data, error, isLoading: false }));
-      } finally {
-        isRunning = false;
-        later();
       }
     }
     let hasFailed = false;
-    turn.current = () => {
+    turn.current = async () => {
       pauseMs = everyMs;
+      paced.delete(aborting.signal);
+      await running; // whose answer may be older than what this caller has done
       return run(false);
     };
     const woken = () => document.visibilityState === "visible" && (latest.current.isLive || hasFailed) && run(true);

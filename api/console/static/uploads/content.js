@@ -67,6 +67,13 @@ async function bytesOf(blob) {
 // Raises ContentError for a file that was written to, moved or deleted since it was chosen: browsers read no byte of it.
 export const requireUnchanged = (file) => bytesOf(file.slice(0, 1));
 
+// The bytes of a file from `start`. Raises ContentError for a file that was written to since it was chosen.
+export async function contentOf(file, start = 0) {
+  const content = await bytesOf(file.slice(start));
+  await requireUnchanged(file);
+  return content;
+}
+
 // For tus: the end of a file goes by itself, once it was read and the file was not written to until then. So a file
 // that changes while it is sent never becomes available.
 export const reader = {
@@ -76,9 +83,7 @@ export const reader = {
     slice: async (start) => {
       await requireUnchanged(file);
       if (file.size - start > END_BYTES) return { value: file.slice(start, file.size - END_BYTES), done: false };
-      const end = await bytesOf(file.slice(start));
-      await requireUnchanged(file);
-      return { value: new Blob([end]), done: true };
+      return { value: new Blob([await contentOf(file, start)]), done: true };
     },
   }),
 };

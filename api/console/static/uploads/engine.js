@@ -1,30 +1,31 @@
 // Uploads of this tab: they outlive pages, wait for each other, go on after a lost connection and after signing in.
 import { createStore, useStore } from "../html.js";
 import * as api from "../api.js";
-import { inHours, now } from "../clock.js";
+import { inHours } from "../clock.js";
 import { KINDS } from "../files.js";
 import { fileAt, path } from "../path.js";
 import * as place from "../place.js";
 import { close, session, token } from "../session.js";
 import { notify } from "../ui/toast.js";
 import { ContentError, reader, requirePrefix, requireSize, requireUnchanged } from "./content.js";
+import { create, newKey, SMALL_BYTES_MAX } from "./creation.js";
 import { newMeasure } from "./measure.js";
-import { forget, holdLock, remember, remembered } from "./memory.js";
-import { dropReplaced } from "./replaced.js";
+import { forget, holdLock, remember } from "./memory.js";
+import { dropReplaced, readListsSoon } from "./replaced.js";
 
 const AT_ONCE = 3;
+const SMALL_AT_ONCE = 5; // with others: a browser has six connections to a node, and one is left for the page
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
 const RETRY_MS = [300, 1000, 2000, 4000, 6000, ...Array(14).fill(8000)];
-const UNANSWERED_MS = 120_000;
 const REFUSALS_MAX = 3; // of one node, before another is asked
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
 
-// { id, batch, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
+// { id, batch, key, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
 // isOurs: what has arrived is of this file. state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
 // stored, failed, file differs
 export const uploads = createStore([]);
 const running = new Map(); // id -> the tus upload, or what stands for its start
-const creating = new Map(); // id -> the promise of its file_uuid
+const creating = new Map(); // id -> the promise of what `create` returns
 const locks = new Map(); // id -> the function that releases the lock of what is sent
 let counted = 0;
 
@@ -40,7 +41,7 @@ export function add(files) {
   const added = files.map(({ file, kind, fields, replaces = [], file_uuid = "", size_bytes = file.size }) => ({
     id: (counted += 1),
     ...{ batch, file, kind, fields, replaces, file_uuid, filename: fields.filename, size_bytes },
-    ...{ state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
+    ...{ key: "", state: "waiting", sent: 0, arrived: 0, isOurs: false, speed: 0, error: null, user: session.get().user?.user_id },
   }));
   uploads.set((all) => [...all, ...added]);
   next();
@@ -50,54 +51,45 @@ function next() {
   const { user } = session.get();
   if (!user) return;
   for (const each of uploads.get()) {
-    if (running.size >= AT_ONCE) return;
-    if (each.state === "waiting" && each.user === user.user_id && !running.has(each.id)) start(each.id);
+    if (running.size >= SMALL_AT_ONCE) return;
+    const isTurn = running.size < AT_ONCE || each.size_bytes <= SMALL_BYTES_MAX;
+    if (isTurn && each.state === "waiting" && each.user === user.user_id && !running.has(each.id)) start(each.id);
   }
 }
 
 async function start(id) {
   const turn = {};
   running.set(id, turn);
-  change(id, { state: "starting", error: null });
+  change(id, { state: "starting", error: null, key: find(id).key || newKey() });
   try {
     requireSize(find(id).file, find(id).size_bytes);
-    const fileUuid = await created(id);
+    const { file_uuid: fileUuid, isStored } = await created(id);
+    if (running.get(id) !== turn) return; // paused or given up meanwhile
+    if (isStored) return stored(id);
     // Both before the node of the page may die. tus defines globalThis.tus.
     await Promise.all([import("../vendor/tus.js"), import("../vendor/noble-sha2.js")]);
-    if (running.get(id) === turn) send(id, find(id).file, fileUuid); // else paused or given up meanwhile
+    if (running.get(id) === turn) send(id, find(id).file, fileUuid);
   } catch (error) {
     if (running.get(id) === turn) failed(id, error);
   }
 }
 
-// The file_uuid of an upload, whose record is made once, whatever is paused and begun again meanwhile.
+// The { file_uuid, isStored } of an upload, whose record is made once, whatever is paused and begun again meanwhile.
 function created(id) {
-  const { file, kind, fields, file_uuid: known, user } = find(id);
-  if (known) return known;
+  const { file, filename, kind, fields, key, file_uuid: known, user } = find(id);
+  if (known) return { file_uuid: known };
   if (!creating.has(id)) {
     const make = async () => {
-      const { filename } = fields;
-      const body = { ...fields, size_bytes: file.size };
-      const { file_uuid } = await api.post(KINDS[kind].path, body).catch((error) => again(kind, body, user, error));
-      remember({ file_uuid, filename, size_bytes: file.size, kind, user, begun_at: inHours(0).toISOString() });
+      const isWanted = () => find(id)?.state === "starting" && session.get().user?.user_id === user;
+      const made = await create(KINDS[kind].path, fields, file, { key, isWanted });
+      const { file_uuid, isStored } = made;
+      if (!isStored) remember({ file_uuid, filename, size_bytes: file.size, kind, user, begun_at: inHours(0).toISOString() });
       change(id, { file_uuid });
-      return file_uuid;
+      return made;
     };
     creating.set(id, make().finally(() => creating.delete(id)));
   }
   return creating.get(id);
-}
-
-// A record whose creation got no answer: it may have been made all the same, by a node that died of it. Another node
-// knows: then it is the one of this name and size that no upload of this browser has. Else it is asked for once more.
-async function again(kind, body, user, error) {
-  if (error.code !== "unanswered" || place.originsCount === 1 || session.get().user?.user_id !== user) throw error;
-  const { path: listed, field } = KINDS[kind];
-  const { rows } = await api.list(listed, field, { query: { filename: body.filename, status: "pending" }, rowsMax: 1000 });
-  const others = new Set([...remembered(user), ...uploads.get()].map((each) => each.file_uuid));
-  const isIt = (row) => row.filename === body.filename && row.size_bytes === body.size_bytes && row.owner_id === user
-    && now() - new Date(row.created_at).getTime() < UNANSWERED_MS && !others.has(row.file_uuid);
-  return rows.find(isIt) || api.post(listed, body);
 }
 
 function send(id, file, fileUuid) {
@@ -128,12 +120,8 @@ function send(id, file, fileUuid) {
       if (speed !== undefined) change(id, { sent, speed, state: "uploading" });
     },
     onSuccess: () => {
-      change(id, { state: "stored", sent: file.size, speed: 0, file: null });
       forget(fileUuid);
-      ended(id);
-      tellStored(find(id));
-      dropReplaced(find(id));
-      dispatchEvent(new Event("filestore:stored"));
+      stored(id);
     },
     onError: (error) => failed(id, asApiError(error)),
   });
@@ -142,6 +130,14 @@ function send(id, file, fileUuid) {
   change(id, { state: "uploading" });
   upload.start();
   watch(id, upload, url, measure);
+}
+
+function stored(id) {
+  change(id, { state: "stored", sent: find(id).size_bytes, speed: 0, file: null });
+  ended(id);
+  tellStored(find(id));
+  dropReplaced(find(id));
+  readListsSoon();
 }
 
 // One notice for all files that were chosen together, when the last of them has ended.
@@ -260,7 +256,7 @@ export async function giveUp(id) {
   change(id, { state: "paused" });
   await upload?.abort?.();
   ended(id);
-  const fileUuid = each.file_uuid || (await creating.get(id)?.catch(() => ""));
+  const fileUuid = each.file_uuid || (await creating.get(id)?.catch(() => null))?.file_uuid;
   if (fileUuid && isDropped) await discard(fileUuid);
   uploads.set((all) => all.filter((other) => other.id !== id));
 }

@@ -7,6 +7,8 @@ import { notify } from "../ui/toast.js";
 
 const AVAILABLE_MS = 1000; // between two looks at the new one
 const AVAILABLE_TRIES = 60;
+const LISTS_MS = 300; // of files that are stored shortly after each other, lists show several at once
+const LISTS_AGAIN_MS = 2000; // between two looks, while many files arrive
 
 // An upload that is stored, with `replaces`: the ids of the old files. What cannot be deleted is told.
 export async function dropReplaced({ replaces, kind, file_uuid, filename, user }) {
@@ -22,7 +24,19 @@ export async function dropReplaced({ replaces, kind, file_uuid, filename, user }
   } catch (error) {
     notify(`${filename} is stored, and the old file of this name is kept. ${error.message}`, "bad");
   }
-  dispatchEvent(new Event("filestore:stored")); // lists are read again
+  readListsSoon();
+}
+
+let timer = 0;
+let readAt = -Infinity;
+
+// Lists are read again.
+export function readListsSoon() {
+  timer ||= setTimeout(() => {
+    timer = 0;
+    readAt = performance.now();
+    dispatchEvent(new Event("filestore:stored"));
+  }, Math.max(LISTS_MS, readAt + LISTS_AGAIN_MS - performance.now()));
 }
 
 async function becomesAvailable(kind, id) {
