@@ -17,6 +17,7 @@ from typing import Final
 from ca.errors import Unavailable
 from metadata.model.later_fields import LATER
 
+UNKNOWN: Final = 0  # which rules are in force: before the first heartbeat of a process
 FIRST: Final = 5  # those of release 0.1.0, the first: no state and no log of older rules is read
 # until 0.3.0: FIRST becomes 6, and what asks for these is always so
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
@@ -88,6 +89,12 @@ class NotInForce(Unavailable):
 
 
 def require(needed: int, known: int) -> None:
-    """Raises NotInForce unless the rules in force, as far as they are known, are those that are needed."""
-    if known < needed:
-        raise NotInForce(OLDER_MEMBERS)
+    """Raises NotInForce unless the rules in force, as far as they are known, are those that are needed.
+
+    Raises Unavailable while none are known: a process knows them some moments after its start.
+    """
+    if needed <= max(known, FIRST):
+        return
+    if known == UNKNOWN:
+        raise Unavailable("This process has just started, and no coordinator has answered it yet.")
+    raise NotInForce(OLDER_MEMBERS)

@@ -22,7 +22,7 @@ import msgspec
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from metadata.model.records import Caller, CoordinatorRecord, TokenKeyRecord
-from metadata.model.rules import FIRST, OLDER_MEMBERS, PROVIDERS_SIGN_IN, NotInForce, require
+from metadata.model.rules import FIRST, OLDER_MEMBERS, PROVIDERS_SIGN_IN, UNKNOWN, NotInForce, require
 from metadata.protocol.calls import (
     CALL_TIMEOUT_S,
     PROOF_NONE,
@@ -101,7 +101,7 @@ class MetadataClient:
         self._links: dict[str, PeerLink] = {}
         self._leader = self._reader = ""
         self.refusal = ""  # why heartbeats of this member are refused
-        self.rules_in_force = FIRST  # at least, by the newest heartbeat
+        self.rules_in_force = UNKNOWN  # at least, by the newest heartbeat
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: ChangeSession | None = None
@@ -300,7 +300,7 @@ class MetadataClient:
         finally:
             self._beaten_at_s = asyncio.get_running_loop().time()
         reply, self.refusal = msgspec.msgpack.decode(answer, type=HeartbeatReply), ""
-        self.rules_in_force = max(self.rules_in_force, reply.rules)
+        self.rules_in_force = max(self.rules_in_force, reply.rules, FIRST)  # until 0.3.0: 0.1.0 tells none
         if call.proof == PROOF_NONE:
             return reply
         if reply.leader == coordinator_id:

@@ -25,6 +25,7 @@ from filestore_client.base.token import TokenRenewed
 DEADLINE_S = 30.0
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 2.0
+FOR_LATER_S = 3.0  # until it is believed that waiting is of no use: a starting cluster is whole by then
 # What another node, or the same one a moment later, may answer better.
 TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, TokenRenewed, aiohttp.ClientError, TimeoutError)
 
@@ -51,7 +52,8 @@ class RetryLimits:
 
     def note_progress(self) -> None:
         """Restart the deadline and the pauses, as there was progress."""
-        self._give_up_at = time.monotonic() + self._deadline_s
+        self._started_at = time.monotonic()
+        self._give_up_at = self._started_at + self._deadline_s
         self._pause_s = PAUSE_S_MIN
         self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none
         self._for_later = 0  # answers that say so
@@ -69,13 +71,14 @@ class RetryLimits:
     def check(self, reason: Exception, *, after_s: float = 0.0) -> None:
         """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline.
 
-        Sooner if as many answers as there are nodes, and two at least, say that it is of no use. A node that
-        has just started does not know yet what is in force.
+        Sooner if as many answers as there are nodes, and two at least, say that it is of no use, for
+        `FOR_LATER_S`: a cluster that has just started does not know yet what all of its members support.
         """
         is_over = time.monotonic() + after_s > self._give_up_at
         if isinstance(reason, Unavailable) and reason.is_for_later:
             self._for_later += 1
-            is_over = is_over or self._for_later >= max(2, self._node_count)
+            is_believed = time.monotonic() + after_s > self._started_at + FOR_LATER_S
+            is_over = is_over or (is_believed and self._for_later >= max(2, self._node_count))
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             self._untrusted.add((reason.host, reason.port))
             why = connection_trouble(reason)

@@ -3,7 +3,7 @@
 import pytest
 
 from filestore_client.base.errors import Unavailable, error_of
-from filestore_client.base.retry import RetryLimits, was_not_sent
+from filestore_client.base.retry import FOR_LATER_S, RetryLimits, was_not_sent
 
 LONG_S = 1000.0
 UPGRADE = {"Retry-After": "60"}
@@ -20,9 +20,17 @@ def answer(headers: dict[str, str]) -> Unavailable:
 def test_what_needs_an_upgrade_is_given_up_once_each_node_says_so(nodes: int, answers: int) -> None:
     limits = RetryLimits(LONG_S, nodes)
     for _ in range(answers - 1):
-        limits.check(answer(UPGRADE))
+        limits.check(answer(UPGRADE), after_s=FOR_LATER_S)
     with pytest.raises(Unavailable, match="Upgrade members"):
-        limits.check(answer(UPGRADE))
+        limits.check(answer(UPGRADE), after_s=FOR_LATER_S)
+
+
+def test_cluster_that_has_just_started_is_given_seconds_to_know_what_its_members_support() -> None:
+    limits = RetryLimits(LONG_S, 1)
+    for _ in range(10):
+        limits.check(answer(UPGRADE), after_s=FOR_LATER_S / 2)
+    with pytest.raises(Unavailable, match="Upgrade members"):
+        limits.check(answer(UPGRADE), after_s=FOR_LATER_S)
 
 
 def test_what_may_succeed_in_a_moment_is_tried_until_the_deadline() -> None:

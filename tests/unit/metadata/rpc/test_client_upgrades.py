@@ -72,23 +72,43 @@ async def test_field_that_an_older_leader_would_pass_over_is_not_sent_before_the
 ) -> None:
     """Such a leader would say that a file is renamed which keeps its name."""
     renamed = UpdateProjectFile(caller=ADMIN, file_uuid="f", filename="new")
+    await beaten(client)
     with pytest.raises(NotInForce, match="Upgrade members"):
         await client.propose(renamed, str, timeout_s=LONG_S)
     assert not any(isinstance(call, ProposeCall) for one in coordinators for call in one.calls)
     for one in coordinators:
         one.rules = RULES
-    while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:  # it is still dialled
-        await asyncio.sleep(0.01)
+    await beaten(client)
     assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
+
+
+async def test_process_that_has_had_no_heartbeat_says_to_try_again_in_a_moment(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    for one in coordinators:
+        one.rules = RULES
+    renamed = UpdateProjectFile(caller=ADMIN, file_uuid="f", filename="new")
+    with pytest.raises(Unavailable, match="has just started") as refused:
+        await client.propose(renamed, str, timeout_s=LONG_S)
+    assert refused.value.headers["Retry-After"] == "1"
+    await beaten(client)
+    assert await client.propose(renamed, str, timeout_s=DEADLINE_S) in {"c1", "c2"}
+
+
+async def beaten(client: MetadataClient) -> None:
+    """Send a heartbeat, once the coordinator is dialled."""
+    while await client.heartbeat("c1", HeartbeatCall(0, 0, 0)) is None:
+        await asyncio.sleep(0.01)
 
 
 async def test_sign_in_with_a_provider_is_not_asked_of_older_members(
     client: MetadataClient, coordinators: list[Answering]
 ) -> None:
     """They know no such call. `since` of commands does not refuse it, as it is none."""
+    await beaten(client)
     with pytest.raises(NotInForce, match="Upgrade members"):
         await client.sign_in(TestProviderCall(ADMIN, "uni"), list)
-    assert not any(one.calls for one in coordinators)
+    assert not any(isinstance(call, TestProviderCall) for one in coordinators for call in one.calls)
 
 
 async def test_query_that_all_coordinators_within_reach_are_too_old_for_is_refused_at_once(
