@@ -64,7 +64,8 @@ async def find_file(
         many = f"{len(found)} files have this name, newest first. Give the file_uuid of one: "
         raise Conflict(many + "; ".join(map(_candidate, newest)))
     if found[0].owner_id != (await client.whoami()).user_id:
-        _tell_owner(found[0], is_changed=is_changed)
+        told = f"{printable_name(found[0].filename)} belongs to {found[0].owner_id}"
+        _tell_owner(f"{told} (file_uuid {found[0].file_uuid}).", "file", "file_uuid", is_changed=is_changed)
     return found[0]
 
 
@@ -92,22 +93,26 @@ async def _named(client: AsyncClient, named: str, bucket: str) -> list[FileRecor
     return [await client.files.get(file.file_uuid) for file in listed]
 
 
-def _tell_owner(file: FileRecord, *, is_changed: bool) -> None:
-    """Raises Conflict."""
-    told = f"{printable_name(file.filename)} belongs to {file.owner_id} (file_uuid {file.file_uuid})."
+def _tell_owner(told: str, what: str, key: str, *, is_changed: bool) -> None:
+    """Print whose this is; if it `is_changed`, ask for confirmation. `key`: the name of its id.
+
+    Raises Conflict.
+    """
     if not is_changed:
         click.echo(told, err=True)
     elif not sys.stdin.isatty():
-        raise Conflict(f"{told} To use this file, give its file_uuid.")
-    elif not click.confirm(f"{told} Use this file?", err=True):
+        raise Conflict(f"{told} To use this {what}, give its {key}.")
+    elif not click.confirm(f"{told} Use this {what}?", err=True):
         raise Conflict(f"{told} Nothing was changed.")
 
 
-async def find_bucket(client: AsyncClient, named: str) -> Bucket:
-    """Return the bucket with this id or name. Raises NotFound.
+async def find_bucket(client: AsyncClient, named: str, *, is_changed: bool = False) -> Bucket:
+    """Return the bucket with this id or name.
 
     Any user may choose this name, and can read what is stored in an own bucket: if the owner is another user,
-    the owner is printed.
+    the owner is printed, and if `is_changed`, the user at the terminal must confirm.
+
+    Raises NotFound; Conflict if there is no terminal, or the answer is no.
     """
     if is_uuid(named):
         return await client.buckets.get(named)
@@ -115,7 +120,9 @@ async def find_bucket(client: AsyncClient, named: str) -> Bucket:
     if found is None:
         raise NotFound(f"There is no bucket named {printable_name(named)!r} that you can access.")
     if found.owner_id != (await client.whoami()).user_id and found.bucket_id != DEFAULT_BUCKET_ID:
-        click.echo(f"Bucket {printable_name(found.name)} belongs to {found.owner_id}.", err=True)
+        told = f"Bucket {printable_name(found.name)} belongs to {found.owner_id}"
+        told = f"{told} (bucket_id {found.bucket_id})." if is_changed else f"{told}."
+        _tell_owner(told, "bucket", "bucket_id", is_changed=is_changed)
     return await client.buckets.get(found.bucket_id)
 
 

@@ -180,7 +180,7 @@ def remove_bucket(connection: Connection, named: str) -> None:
     """Delete an empty bucket."""
 
     async def work(client: AsyncClient) -> None:
-        await client.buckets.delete((await find_bucket(client, named)).bucket_id)
+        await client.buckets.delete((await find_bucket(client, named, is_changed=True)).bucket_id)
 
     connection.run(work)
     click.echo(f"{printable_name(named)} is deleted.")

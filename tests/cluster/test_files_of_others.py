@@ -143,6 +143,25 @@ def test_bucket_of_another_user_is_not_deleted_by_an_admin(fs: FilestoreFileSyst
     assert fs.cat(f"{bucket}/a") == b"his"
 
 
+def test_name_of_an_empty_bucket_of_another_user_is_not_enough_to_delete_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    name = f"empty-{secrets.token_hex(4)}"
+    made = cluster.post("/buckets", {"name": name}, token=cluster.user_token(OTTO)).json
+    told = f"Bucket {name} belongs to {OTTO} (bucket_id {made['bucket_id']})."
+    code, line = refusal(cluster, "bucket", "rm", name)
+    assert (code, line) == (5, f"conflict: {told} To use this bucket, give its bucket_id.")
+    for answer, expected in (("n", 5), ("y", 0)):
+        environment = cluster.command_environment(COLUMNS="300")
+        with Terminal(["bucket", "rm", name], environment, tmp_path) as terminal:
+            terminal.wait_for(f"{told} Use this bucket?")
+            terminal.type(answer)
+            assert terminal.end() == expected
+    assert cluster.get(f"/buckets/{made['bucket_id']}").status == 404
+    another = cluster.post("/buckets", {"name": name}, token=cluster.user_token(OTTO)).json["bucket_id"]
+    assert output(cluster, "bucket", "rm", another) == f"{another} is deleted.\n"
+
+
 def test_file_system_of_a_bucket_owner_deletes_what_others_put_there(cluster: Cluster, bucket: str) -> None:
     """The owner of a bucket has let them in."""
     options = options_of(cluster, token=cluster.user_token(OTTO))
