@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from api.pages import query_flag
 from metadata.model.records import ContentRecord
 from node.content.delivery import send_span
 from node.sending.body_writer import BodyWriter
@@ -156,10 +157,13 @@ def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping
 
 
 def _wants_redirect(request: web.Request, services: NodeServices) -> bool:
-    """Return whether to redirect the client to another node: the client requests it and can follow."""
+    """Return whether to redirect the client to another node: the client requests it and can follow.
+
+    Raises InvalidRequest for a parameter that is no flag.
+    """
     preferences = request.headers.get("Prefer", "").lower()
     is_preferred = "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
-    is_asked = bool(request.query_string) and request.query.get("redirect") == "1"
+    is_asked = bool(request.query_string) and query_flag(request, "redirect")
     return (is_preferred or is_asked) and services.api.reaches_nodes(request)
 
 

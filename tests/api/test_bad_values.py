@@ -23,7 +23,6 @@ Found = tuple[str, str, Schema]  # method, path, operation
 
 # They ask for another credential; tests/cluster/test_join*.py and test_intermediate.py try their fields.
 JOINING: Final = {"join_node", "join_coordinator", "add_intermediate"}
-HINTS: Final = {"redirect"}  # any other value asks for nothing
 OF_THE_TYPE: Final[dict[str, list[Any]]] = {
     "string": [7, True, [], {}],
     "integer": ["5", True, 1.5, 2**63, []],
@@ -197,7 +196,6 @@ def test_parameters_of_queries(cluster: Cluster, client: Client, document: Schem
     targets, tried, wrong = Targets(cluster, "bad-queries", ""), 0, list[str]()
     for method, path, operation in operations_of(document):
         parameters = [each for each in operation.get("parameters", ()) if each["in"] == "query"]
-        parameters = [each for each in parameters if each["name"] not in HINTS]
         if not parameters or method == "HEAD":  # whose refusal has no body
             continue
         where = place_of(cluster, targets, method, path)
