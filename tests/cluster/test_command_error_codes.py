@@ -3,12 +3,9 @@
 One cannot be reached: `request_timeout` is for who sends a request slowly, and the command sends it at once.
 """
 
-import contextlib
-import http.client
 import json
-import threading
+import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,8 +17,7 @@ from tests.api.expectations import KINDS, NOBODY, create, person, store
 from tests.api.test_error_codes import OTHER_SHA256, connect
 from tests.api.test_error_codes import internal as break_uploads
 from tests.cluster.command_output import objects, output, refusal
-from tests.cluster.harness import STRANGERS, Cluster
-from tests.cluster.throttle import ThrottlingProxy
+from tests.cluster.harness import Cluster
 
 Refusal = tuple[int, str]
 EXIT_CODES: Final = {
@@ -144,29 +140,15 @@ def upload_locked(cluster: Cluster, directory: Path) -> Refusal:
 
 
 def rate_limited(cluster: Cluster, directory: Path) -> Refusal:
-    """One address fails to authenticate again and again, and the command asks from there meanwhile."""
-    port, stranger, is_over = cluster.nodes[0].api_port, next(STRANGERS), threading.Event()
-
-    def fail() -> None:
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", port, timeout=30, context=cluster.context, source_address=(stranger, 0)
-        )
-        with contextlib.closing(connection):
-            while not is_over.is_set():
-                connection.request("GET", "/api/v1/buckets", headers={"Authorization": "Bearer x"})
-                connection.getresponse().read()
-
-    wrong = token_file(directory, "wrong")
-    with (
-        ThreadPoolExecutor(1) as pool,
-        contextlib.ExitStack() as stack,
-        ThrottlingProxy(port, bytes_per_s=1 << 30, source=stranger) as way,
-    ):
-        failing = pool.submit(fail)
-        stack.callback(is_over.set)
-        refused = refusal(cluster, "ls", *QUICKLY, "--url", way.url, "--token-file", wrong)
-    failing.result()
-    return refused
+    """What is deleted stays on the disks for a while, and may be there as much again as the quota allows."""
+    wanted = {"name": f"full-{secrets.token_hex(4)}", "quota_bytes": 1000}
+    bucket_id = cluster.post("/buckets", wanted).json["bucket_id"]
+    assert cluster.request("PATCH", f"/buckets/{bucket_id}", body={"trash_days": 0}).status == 200
+    for _ in range(2):
+        file_uuid = store(cluster, "/vms", secrets.token_bytes(900), bucket_id=bucket_id)
+        assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
+    fields = KINDS["/vms"] | {"size_bytes": 900, "bucket_id": bucket_id}
+    return refusal(cluster, "api", "POST", "vms", *in_json(**fields), *QUICKLY)
 
 
 def checksum_mismatch(cluster: Cluster, directory: Path) -> Refusal:

@@ -185,7 +185,7 @@ def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cl
 
     done = cluster.filestore("node", "drain", cluster.nodes[1].id)
     assert done.returncode == 0
-    assert b"! 1 node takes new files, 2 must: uploads are refused." in done.stderr
+    assert b"! 1 node takes new files, 2 are required: uploads are rejected." in done.stderr
     wait_until(is_out, what="the removed node knows nothing any more", timeout_s=SOON_S)
 
 
