@@ -31,7 +31,7 @@ function Health({ cluster }) {
     ${cluster.findings.length > 0 && html`<ul class="plain-list findings">${cluster.findings.map((finding) => html`<li class="spread">
       <span class="one-line">${finding.problem}</span><span class="right quiet">${finding.since && html`<span>since <${Time} at=${finding.since} how="moment" /></span>`}
       ${finding.runbook && html`<a href=${runbookAddress(finding.runbook)}>What to do</a>`}</span></li>`)}</ul>`}
-    <p class="quiet">${counted(cluster.files, "file")} with ${counted(cluster.blobs, "different content")}, ${size(cluster.blob_bytes)} without the copies${cluster.trash_files > 0 && html`; <a href="#/trash">${counted(cluster.trash_files, "file")} in the trash</a>, ${size(cluster.trash_bytes)}`}.
+    <p class="quiet">${counted(cluster.files, "file is", "files are")} stored. Equal files are stored once: ${counted(cluster.blobs, "different file")}, ${size(cluster.blob_bytes)} without the copies${cluster.trash_files > 0 && html`; <a href="#/trash">${counted(cluster.trash_files, "file")} in the trash</a>, ${size(cluster.trash_bytes)}`}.
       ${cluster.leader ? html` <a href="#/coordinators">${cluster.leader}</a> leads ${counted(cluster.coordinators.length, "coordinator")}.` : " No coordinator leads."}</p></${Card}>`;
 }
 
