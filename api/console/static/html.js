@@ -18,14 +18,21 @@ export {
   useState,
 } from "./vendor/preact-hooks.js";
 
-// A value with listeners, for what outlives a page: the session, uploads, notices.
-export function createStore(value) {
+// A value with listeners, for what outlives a page: the session, uploads, notices. `pauseMs`: listeners of what changes
+// often are told after this time, once for all changes in it.
+export function createStore(value, pauseMs = 0) {
   const listeners = new Set();
+  let timer = 0;
+  const tell = () => {
+    timer = 0;
+    for (const listener of [...listeners]) listener(value);
+  };
   return {
     get: () => value,
     set(next) {
       value = typeof next === "function" ? next(value) : next;
-      for (const listener of [...listeners]) listener(value);
+      if (pauseMs === 0) tell();
+      else timer ||= setTimeout(tell, pauseMs);
     },
     subscribe(listener) {
       listeners.add(listener);

@@ -96,6 +96,7 @@ function ChooseAgain({ filename, chosen }) {
 // Those that have no file in this tab: the cluster knows them, and this browser may remember that it began them.
 function Earlier({ here }) {
   const user = session.get().user.user_id;
+  const own = new Set(here.map((each) => each.file_uuid));
   const { data, error, isLoading, refresh } = api.usePolled(async (signal) => {
     const found = [];
     for (const [kind, { path, field }] of Object.entries(KINDS)) {
@@ -104,13 +105,12 @@ function Earlier({ here }) {
         found.push(...rows.filter((row) => row.owner_id === user).map((row) => ({ ...row, kind })));
       }
     }
-    await Promise.all(found.filter((row) => row.status === "uploading").slice(0, OFFSETS_ASKED_MAX).map(async (row) => {
+    await Promise.all(found.filter((row) => row.status === "uploading" && !own.has(row.file_uuid)).slice(0, OFFSETS_ASKED_MAX).map(async (row) => {
       row.arrived = await arrivedOf(row.file_uuid, signal);
     }));
     const sent = await sentByATab(found.map((row) => row.file_uuid));
     return found.map((row) => ({ ...row, isSent: sent.has(row.file_uuid) }));
   }, [here.length, busy(here) === 0], { everyMs: 20_000 });
-  const own = new Set(here.map((each) => each.file_uuid));
   const rows = (data || []).filter((row) => !own.has(row.file_uuid));
   const marks = new Map(remembered(user).map((entry) => [entry.file_uuid, entry]));
   useEffect(() => {

@@ -18,12 +18,13 @@ const SMALL_AT_ONCE = 5; // with others: a browser has six connections to a node
 // Between tries of one upload; a node that dies is replaced within some seconds, and may be started again.
 const RETRY_MS = [300, 1000, 2000, 4000, 6000, ...Array(14).fill(8000)];
 const REFUSALS_MAX = 3; // of one node, before another is asked
+const SHOWN_MS = 100; // thousands of small files change dozens of times a second: drawing each change would take longer
 const STALLED_MS = 15_000; // without progress: does the node answer at all?
 
 // { id, batch, key, file, filename, size_bytes, kind, fields, file_uuid, state, sent, arrived, isOurs, speed, error, user, note }
 // isOurs: what has arrived is of this file. state: waiting, starting, comparing (`arrived` bytes, before it goes on), uploading, retrying, paused, signed out,
 // stored, failed, file differs
-export const uploads = createStore([]);
+export const uploads = createStore([], SHOWN_MS);
 const running = new Map(); // id -> the tus upload, or what stands for its start
 const creating = new Map(); // id -> the promise of what `create` returns
 const locks = new Map(); // id -> the function that releases the lock of what is sent
