@@ -6,12 +6,15 @@ import pytest
 
 from tests.browser.chromium import Page
 from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
+from tests.browser.folder_pages import told
 from tests.browser.test_console_many import create_some
 from tests.cluster.harness import Cluster
 
 ROWS = 200  # more than are drawn at once
 NAME_PX_MIN = {360: 90, 900: 160, 1280: 160, 1920: 160}
 FILES = 30
+FILES_MAX = 10_000  # at once, as uploads/tree.js has it
+BEYOND = 60
 HEAD = "document.querySelector('main thead th:not(.mark)').getBoundingClientRect()"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -88,4 +91,23 @@ async def test_many_files_are_a_line_each_of_one_kind_and_end_in_one_notice(
     assert await page.value("document.querySelectorAll('.notice').length") == 1
     stored = cluster.get("/project-files", token=token).json["project_files"]
     assert sorted(each["filename"] for each in stored) == sorted(file.name for file in files)
+    assert not faults(page, cluster.nodes[0])
+
+
+async def test_files_beyond_ten_thousand_are_counted(page: Page, cluster: Cluster, tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    for number in range(FILES_MAX + BEYOND):
+        file = lab / f"r{number // 100}" / f"{number}.cfg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    await page.shape(900, 700)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, cluster.user_token("pia"))
+    await show(page, "#/uploads", "input[name=folder]")
+    await page.give_files("input[name=folder]", lab)
+    await told(page, f"{BEYOND} files of")
+    await told(page, "what you chose are left out")
+    await told(page, f"{FILES_MAX:,} files")
+    await choose(page, "Cancel", "dialog footer")
+    await closed(page)
     assert not faults(page, cluster.nodes[0])

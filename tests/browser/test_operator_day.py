@@ -218,6 +218,8 @@ async def test_majority_of_coordinators_that_is_gone_is_told_and_comes_back(
     await _ask_for_token(page)
     await page.until(text_is("dialog .error", "The cluster cannot do this now."))
     await press_button(page, "Cancel", within="dialog footer")
+    await show(page, "#/backups", "main .table-box .error")
+    assert "0 backups" not in await page.value("document.querySelector('main').textContent")
     own_cluster.restart(*gone)
     await show(page, "#/coordinators", "main tbody tr")
     await page.until("!document.querySelector('main .banner')")
