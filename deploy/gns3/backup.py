@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from ca.errors import Unavailable as ServerUnavailable
 from deploy.base.failures import FAILURES, Failure
@@ -20,7 +20,7 @@ from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missi
 from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
 from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
-from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, topology_crc32_of_head
+from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, Kind, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
 from deploy.gns3.journal import Journal
@@ -47,18 +47,24 @@ class _Unchanged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The result of an export. `stored` is None if nothing was stored, as the newest backup is the same."""
+class ProjectOutcome:
+    """The result of one project. `stored` is None if the newest backup is the same, and nothing was stored.
+
+    `consistency`: how a full backup was read, see `BackupResult`.
+    """
 
     stored: Project | None
     missing: Missing
+    consistency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
     """The result of the backup of one project.
 
-    `errors`: what prevented it, or images of it, from being stored. `missing`: files that its export lacks.
+    `errors`: what prevented it, or images of it, from being stored. `missing`: files that its backup lacks.
+    `consistency`: whether the nodes of a project with a full backup were `stopped`, or it was read from a
+    `snapshot`, or from `copies` of its files.
     """
 
     project: LabProject
@@ -68,6 +74,7 @@ class BackupResult:
     images: int = 0
     errors: Sequence[Failure] = field(default_factory=tuple)
     missing: Missing = NOTHING_MISSING
+    consistency: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,13 @@ class BackupWishes:
 
 
 class BackupRun:
-    """Backs up projects of one server, one after another; calls `tell` with each result."""
+    """Backs up projects of one server, one after another; calls `tell` with each result.
+
+    It stores exports. `LocalBackupRun` stores whole folders: it has another `kind`, and overrides the methods
+    with public names below `run`.
+    """
+
+    kind: ClassVar[Kind] = "export"
 
     def __init__(
         self,
@@ -163,11 +176,9 @@ class BackupRun:
             raise newest
         began_at = time.time()
         self._journal.tried(project.project_id, at=began_at)
-        refuse_hidden(project)
-        if not self._wishes.accept_loss:
-            refuse_foreign(project)
+        self.refuse(project)
         with self._bar(project.name) as progress:
-            outcome = await self._again(project, newest, progress)
+            outcome = await self.store(project, newest, progress)
         is_stored = outcome.stored is not None
         current = outcome.stored
         if current is None:
@@ -185,7 +196,14 @@ class BackupRun:
             images,
             tuple(errors),
             outcome.missing,
+            outcome.consistency,
         )
+
+    def refuse(self, project: LabProject) -> None:
+        """Raise Conflict for a project that must not be backed up as it is."""
+        refuse_hidden(project)
+        if not self._wishes.accept_loss:
+            refuse_foreign(project)
 
     async def _look_up(self, projects: Sequence[LabProject]) -> None:
         """Find the newest backup of each, before the first export: its server waits for nothing then.
@@ -216,11 +234,13 @@ class BackupRun:
 
     async def _newest_of(self, project: LabProject) -> StoredBackup | None:
         backups = await stored_backups(self._client, project_id=project.project_id)
-        chain = to_continue(chains_of(backups, self._owner_id), self._server.identity)
+        chain = to_continue(chains_of(backups, self._owner_id), self._server.identity, self.kind)
         return await self._damages.marked(chain.newest) if chain is not None else None
 
-    async def _again(self, project: LabProject, newest: StoredBackup | None, progress: Progress) -> _Outcome:
-        """Export a project, and repeat the export if it breaks off while the server still answers.
+    async def store(
+        self, project: LabProject, newest: StoredBackup | None, progress: Progress
+    ) -> ProjectOutcome:
+        """Export a project, and store it if it is new. Repeat a broken export if the server still answers.
 
         Raises ExportBroken if it breaks off again, Unavailable if the server is gone.
         """
@@ -239,7 +259,7 @@ class BackupRun:
 
     async def _export(
         self, project: LabProject, newest: StoredBackup | None, progress: Progress, *, is_sent: bool
-    ) -> _Outcome:
+    ) -> ProjectOutcome:
         """Export once, and store it if it is new.
 
         `is_sent` False: a large export is read without being sent as long as it shows no change.
@@ -262,7 +282,7 @@ class BackupRun:
                 end = await export.finish()
                 is_same, missing = await self._compared(newest, end)
                 if is_same:
-                    return _Outcome(None, missing)
+                    return ProjectOutcome(None, missing)
         return await self._export(project, newest, progress, is_sent=True)
 
     async def _change_scan(self, newest: StoredBackup | None) -> ChangeScan | None:
@@ -312,7 +332,7 @@ class BackupRun:
         export: Export,
         newest: StoredBackup | None,
         progress: Progress,
-    ) -> _Outcome:
+    ) -> ProjectOutcome:
         """Store an export as it comes. An export that proves to be no new backup at its end is given up."""
         begun: list[str] = []
         missing = NOTHING_MISSING
@@ -332,7 +352,7 @@ class BackupRun:
             stored = await self._upload(project, content, begun, newest, progress)
         except _Unchanged:
             stored = None
-        return _Outcome(stored, missing)
+        return ProjectOutcome(stored, missing)
 
     async def _store_buffered(
         self,
@@ -341,17 +361,17 @@ class BackupRun:
         export: Export,
         newest: StoredBackup | None,
         progress: Progress,
-    ) -> _Outcome:
+    ) -> ProjectOutcome:
         """Store an export that is in memory as a whole, if it is to be stored; that is known beforehand."""
         end = await export.finish()
         is_same, missing = await self._compared(newest, end)
         if is_same:
-            return _Outcome(None, missing)
+            return ProjectOutcome(None, missing)
         await self._check(project, newest, end)
         content = content[:-END_BYTES] + end_with_missing(content[-END_BYTES:], missing)
         tag = self._tag_of(end.fingerprint)
         stored = await self._upload(project, content, [], newest, progress, version_tag=tag)
-        return _Outcome(stored, missing)
+        return ProjectOutcome(stored, missing)
 
     async def _upload(
         self,
@@ -378,15 +398,13 @@ class BackupRun:
             stored = await self._client.files.upload(
                 content,
                 kind="project",
-                filename=f"{name}.gns3project",
-                content_type="application/zip",
                 progress=progress,
                 project_id=project.project_id,
                 project_name=name,
-                compression=self._server.compression,
                 base=newest.file.file_uuid if newest is not None and not newest.is_damaged else "",
                 bucket_id=self._wishes.bucket_id or None,
                 protect_days=self._wishes.protect_days,
+                **self.form(name),
                 **labels,
             )
         finally:
@@ -394,6 +412,14 @@ class BackupRun:
                 await self._settle(begun[0])
         assert isinstance(stored, Project)
         return stored
+
+    def form(self, name: str) -> dict[str, Any]:
+        """Return the fields of a record that say what kind of archive it is."""
+        return {
+            "filename": f"{name}.gns3project",
+            "content_type": "application/zip",
+            "compression": self._server.compression,
+        }
 
     async def _settle(self, file_uuid: str) -> None:
         """Forget an upload that has ended. If its state is unknown, the next run checks it."""
@@ -447,27 +473,6 @@ class BackupRun:
         except FAILURES:
             return False  # the backup says what is wrong
         return any(node.keeps_project_running for node in nodes)
-
-
-async def is_unchanged(server: Gns3Server, project: LabProject, newest: StoredBackup) -> bool:
-    """Whether an export now would hold what the newest backup holds. Nothing is sent to the store.
-
-    Raises ProjectRuns, ExportBroken, Unavailable.
-    """
-    if newest.is_damaged:
-        return False
-    head: bytes | None = b""
-    async with exporting(server, project) as export:
-        async for part in export.parts:
-            if head is None:
-                continue
-            head += part
-            topology_crc32 = topology_crc32_of_head(head)
-            if topology_crc32 is not None and topology_crc32 != newest.fingerprint.topology_crc32:
-                return False
-            if topology_crc32 is not None or len(head) > HEAD_BYTES_MAX:
-                head = None
-        return newest.holds((await export.finish()).fingerprint)
 
 
 async def _beginning(parts: AsyncIterator[bytes]) -> tuple[bytes, bool]:

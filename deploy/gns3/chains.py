@@ -1,22 +1,28 @@
-"""Chains: the backups of one project of one server, by one owner, in the order of the cluster's log.
+"""Chains: the backups of one project of one server, by one owner and of one kind, in the order of the log.
 
 A project id alone does not name a project: the machines of a classroom are clones and have the same ids.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from ca.errors import Conflict, NotFound
 from deploy.base.lookup import is_uuid
 from deploy.base.output import moment
 from deploy.base.printed import printable_name
-from deploy.gns3.fingerprint import Fingerprint
+from deploy.gns3.fingerprint import Fingerprint, Kind
 from deploy.gns3.identity import BackupTag, ServerIdentity
 from deploy.gns3.stored import StoredBackup, end_of, label_of, stored_backups
 from filestore_client import AsyncClient
 from filestore_client.base.errors import NotFound as NoSuchFile
+
+_OF_THE_OTHER_KIND: Final[Mapping[Kind, str]] = {
+    "export": "It has full backups: restore one with --local, on the machine of the GNS3 server.",
+    "full": "It has backups that GNS3 exported: restore one without --local.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,11 @@ class BackupChain:
     def newest(self) -> StoredBackup:
         """The last one in the log."""
         return self.backups[-1]
+
+    @property
+    def to_restore(self) -> StoredBackup:
+        """Return the newest that is not of a replaced folder: a restore that is repeated changes nothing."""
+        return next((each for each in reversed(self.backups) if not each.is_replaced), self.newest)
 
     @property
     def server(self) -> ServerIdentity:
@@ -45,6 +56,11 @@ class BackupChain:
         """Return the last name of the project."""
         return self.newest.file.project_name
 
+    @property
+    def kind(self) -> Kind:
+        """Whether its backups are exports or whole folders."""
+        return self.newest.fingerprint.kind
+
     def is_named(self, named: str) -> bool:
         """Whether this is the project's id or its latest name."""
         return named == self.project_id or self.project_name == label_of(named)
@@ -52,10 +68,11 @@ class BackupChain:
 
 def chains_of(backups: Iterable[StoredBackup], owner_id: str) -> list[BackupChain]:
     """Return the chains of one owner. `backups` are in the order of the log. Pure."""
-    found: dict[tuple[str, str], list[StoredBackup]] = defaultdict(list)
+    found: dict[tuple[str, str, str], list[StoredBackup]] = defaultdict(list)
     for backup in backups:
         if backup.file.owner_id == owner_id:
-            found[backup.tag.server.id, backup.file.project_id].append(backup)
+            key = (backup.tag.server.id, backup.file.project_id, backup.fingerprint.kind)
+            found[key].append(backup)
     return [BackupChain(each) for each in found.values()]
 
 
@@ -85,9 +102,11 @@ def of_projects(chains: Sequence[BackupChain], named: Sequence[str]) -> list[Bac
     return [chain for chain in chains if not named or any(chain.is_named(each) for each in named)]
 
 
-def to_continue(chains: Sequence[BackupChain], server: ServerIdentity) -> BackupChain | None:
+def to_continue(
+    chains: Sequence[BackupChain], server: ServerIdentity, kind: Kind = "export"
+) -> BackupChain | None:
     """The chain that a server's next backup of a project continues; `chains` are the project's. Pure."""
-    return next((chain for chain in chains if chain.server.id == server.id), None)
+    return next((each for each in chains if each.server.id == server.id and each.kind == kind), None)
 
 
 def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
@@ -114,8 +133,10 @@ def choose(chains: Sequence[BackupChain], named: str) -> StoredBackup:
         raise Conflict(
             f"{len(found)} projects have this name. Give the id of one, and its server with --from: {told}"
         )
+    if until is None:
+        return found[0].to_restore
     backups = found[0].backups
-    fitting = [each for each in backups if until is None or each.made_at <= until]
+    fitting = [each for each in backups if each.made_at <= until]
     if not fitting:
         first = moment(min(backups, key=lambda each: each.made_at).file.created_at)
         raise NotFound(f"The first backup of {printable_name(name)!r} is from {first}.")
@@ -143,12 +164,15 @@ async def chosen_chains(
     return chosen
 
 
-async def find_backup(client: AsyncClient, named: str, *, owner_id: str, server: str = "") -> StoredBackup:
+async def find_backup(
+    client: AsyncClient, named: str, *, owner_id: str, server: str = "", kind: Kind = "export"
+) -> StoredBackup:
     """Return the backup that a person means: a file_uuid, or what `choose` finds in an owner's chains.
 
-    Raises NotFound, Conflict.
+    Only backups of this kind have a name. Raises NotFound, Conflict.
     """
-    backups = await stored_backups(client)
+    everything = await stored_backups(client)
+    backups = [backup for backup in everything if backup.fingerprint.kind == kind]
     chains = _of_server(backups, owner_id, server)
     if is_uuid(named) and not any(chain.project_id == named for chain in chains):
         with suppress(NoSuchFile):
@@ -159,7 +183,10 @@ async def find_backup(client: AsyncClient, named: str, *, owner_id: str, server:
     except NotFound as error:
         name = named.rpartition("@")[0]
         meant = [chain for chain in _all_chains(backups) if chain.is_named(named) or chain.is_named(name)]
-        raise NotFound(error.details + _others([each.newest for each in meant], owner_id)) from error
+        told = error.details + _others([each.newest for each in meant], owner_id)
+        if any(each.is_named(named) and each.kind != kind for each in chains_of(everything, owner_id)):
+            told += f" {_OF_THE_OTHER_KIND[kind]}"
+        raise NotFound(told) from error
 
 
 def _of_server(backups: Sequence[StoredBackup], owner_id: str, server: str) -> list[BackupChain]:

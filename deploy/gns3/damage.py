@@ -63,7 +63,7 @@ class Damages:
         if await self.is_damaged(backup.file):
             return True
         try:
-            await manifest_of(self._client, backup)
+            await manifest_of(self._client, backup.file)
         except Conflict:
             return True
         return False
@@ -96,13 +96,15 @@ class Damages:
 
 
 async def chain_with(client: AsyncClient, backup: StoredBackup) -> list[StoredBackup]:
-    """Return the backups of the same project, server and owner, in the order of the log."""
+    """Return the backups of the same project, server, owner and kind, in the order of the log."""
     file = backup.file
     others = await stored_backups(client, project_id=file.project_id)
     return [
         each
         for each in others
-        if each.file.owner_id == file.owner_id and each.tag.server.id == backup.tag.server.id
+        if each.file.owner_id == file.owner_id
+        and each.tag.server.id == backup.tag.server.id
+        and each.fingerprint.kind == backup.fingerprint.kind
     ]
 
 

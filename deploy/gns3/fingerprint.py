@@ -12,14 +12,15 @@ import zipfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from deploy.gns3.archive import TOPOLOGY, Archive, read_archive, topology_of
 from deploy.gns3.archive import ExportDamaged as ExportDamaged
 
 TAIL_BYTES_MAX: Final = 32 << 20  # kept of an export; the directory of 250,000 files
 HEAD_BYTES_MAX: Final = 8 << 20  # looked at for the end of the first entry
-_TAG: Final = re.compile(r"gns3-1:([0-9a-f]{8}):([0-9a-f]{40})")
+_TAG: Final = re.compile(r"gns3-(full-)?1:([0-9a-f]{8}):([0-9a-f]{40})")
+Kind = Literal["export", "full"]
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _LOCAL_MAGIC: Final = b"PK\x03\x04"
 _DESCRIPTOR: Final = struct.Struct("<4s3L")
@@ -30,21 +31,29 @@ _LOCAL_START: Final = struct.Struct("<4s5H")  # of a local header: up to time an
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The identity of an export's content: of the topology alone, and of all entries."""
+    """The identity of a backup's content, of the topology alone and of all entries.
+
+    `kind`: an export of GNS3, or a full backup of the folder. The digest of an export is of contents; for a
+    folder it is of what `stat` says.
+    """
 
     topology_crc32: int
     digest: str
+    kind: Kind = "export"
 
     @property
     def tag(self) -> str:
         """Return the fingerprint as in the `version_tag` of a backup."""
-        return f"gns3-1:{self.topology_crc32:08x}:{self.digest}"
+        form = "gns3-full-1" if self.kind == "full" else "gns3-1"
+        return f"{form}:{self.topology_crc32:08x}:{self.digest}"
 
     @staticmethod
     def of_tag(tag: str) -> "Fingerprint | None":
         """Parse the fingerprint in a `version_tag`; None if it is not of a backup."""
         match = _TAG.fullmatch(tag)
-        return Fingerprint(int(match[1], 16), match[2]) if match else None
+        if match is None:
+            return None
+        return Fingerprint(int(match[2], 16), match[3], "full" if match[1] else "export")
 
 
 class ExportScan:

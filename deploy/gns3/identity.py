@@ -1,6 +1,7 @@
 """Which server a backup is of, and how the store keeps that: in the `version_tag`. Pure.
 
     gns3-1:TOPOLOGY:DIGEST@SERVER_ID:NAME      such as ...@9f86d081884c7d65:lab
+    gns3-full-1:TOPOLOGY:DIGEST@...            of a whole folder
 
 GNS3 has no identity of its own that a cloned machine would not share, so `filestore gns3 login` draws one.
 NAME is what the owner called the server then; only SERVER_ID decides.

@@ -19,7 +19,7 @@ from deploy.base.terminal import SetProgress
 from deploy.gns3.damage import Damages
 from deploy.gns3.records import EMULATORS, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import label_of, stored_images
+from deploy.gns3.stored import label_of, manifest_of, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.errors import ChecksumMismatch
 from filestore_client.base.records import Image, Project
@@ -215,7 +215,7 @@ class NamedImages:
         errors: list[Failure] = []
         try:
             on_server = await self._look_up()
-            named = (await self._client.files.manifest(backup.file_uuid)).images
+            named = (await manifest_of(self._client, backup)).images
         except FAILURES as error:
             return 0, [error]
         for needed in named:

@@ -9,22 +9,22 @@ from typing import Literal
 from msgspec import Struct
 
 from deploy.gns3.archive import NOTHING_MISSING
-from deploy.gns3.backup import is_unchanged
-from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import Damages
+from deploy.gns3.export import exporting
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, topology_crc32_of_head
 from deploy.gns3.records import LabProject, is_built_in
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, recorded_missing, stored_backups
+from deploy.gns3.stored import StoredBackup, manifest_of, recorded_missing, stored_backups
 from filestore_client import AsyncClient
 
 Changed = Literal["yes", "no", "topology no", "running", "damaged", ""]
 
 
 class ListedProject(Struct, frozen=True, kw_only=True):
-    """A project and its newest backup. `changed` is "" without one.
+    """A project and its newest backup. `changed` is "" without one, and for a full one.
 
-    `files_missing`: how many files of the project the backup lacks.
+    `kind`: `export`, or `full` for a whole folder. `files_missing`: how many of the project's files the
+    backup lacks.
     """
 
     project_id: str
@@ -32,6 +32,7 @@ class ListedProject(Struct, frozen=True, kw_only=True):
     status: str
     backups: int
     last_backup: str
+    kind: str
     file_uuid: str
     server_id: str
     changed: Changed
@@ -64,13 +65,15 @@ async def list_project(
     `exact` reads the whole export; otherwise only its beginning is read, which contains the topology.
     """
     backups = await stored_backups(client, project_id=project.project_id)
-    chain = to_continue(chains_of(backups, owner_id), server.identity)
-    newest = await Damages(client).marked(chain.newest) if chain is not None else None
+    own = [
+        each for each in backups if (each.file.owner_id, each.tag.server.id) == (owner_id, server.identity.id)
+    ]
+    newest = await Damages(client).marked(own[-1]) if own else None
     stored = missing = 0
     lacking = NOTHING_MISSING
     if newest is not None and not newest.is_damaged:
         lacking = await recorded_missing(client, newest.file)
-        manifest = await client.files.manifest(newest.file.file_uuid)
+        manifest = await manifest_of(client, newest.file)
         named = [image for image in manifest.images if image.md5 and not is_built_in(image.filename)]
         stored = sum(image.md5 in md5s for image in named)
         missing = len(named) - stored
@@ -78,8 +81,9 @@ async def list_project(
         project_id=project.project_id,
         name=project.name,
         status=project.status,
-        backups=len(chain.backups) if chain is not None else 0,
+        backups=len(own),
         last_backup=newest.file.created_at if newest is not None else "",
+        kind=newest.fingerprint.kind if newest is not None else "",
         file_uuid=newest.file.file_uuid if newest is not None else "",
         server_id=newest.tag.server.id if newest is not None else "",
         changed="" if newest is None else await _changed(server, project, newest, exact=exact),
@@ -92,6 +96,8 @@ async def list_project(
 async def _changed(server: Gns3Server, project: LabProject, newest: StoredBackup, *, exact: bool) -> Changed:
     if newest.is_damaged:
         return "damaged"
+    if newest.fingerprint.kind == "full":
+        return ""  # only `backup --local` can tell
     try:
         if exact:
             return "no" if await is_unchanged(server, project, newest) else "yes"
@@ -105,3 +111,24 @@ async def _changed(server: Gns3Server, project: LabProject, newest: StoredBackup
     except ProjectRuns:
         return "running"
     return "topology no" if topology_crc32_of_head(head) == newest.fingerprint.topology_crc32 else "yes"
+
+
+async def is_unchanged(server: Gns3Server, project: LabProject, newest: StoredBackup) -> bool:
+    """Whether an export now would hold what the newest backup holds. Nothing is sent to the store.
+
+    Raises ProjectRuns, ExportBroken, Unavailable.
+    """
+    if newest.is_damaged:
+        return False
+    head: bytes | None = b""
+    async with exporting(server, project) as export:
+        async for part in export.parts:
+            if head is None:
+                continue
+            head += part
+            topology_crc32 = topology_crc32_of_head(head)
+            if topology_crc32 is not None and topology_crc32 != newest.fingerprint.topology_crc32:
+                return False
+            if topology_crc32 is not None or len(head) > HEAD_BYTES_MAX:
+                head = None
+        return newest.holds((await export.finish()).fingerprint)

@@ -32,7 +32,14 @@ from deploy.gns3.fingerprint import fingerprint_of
 from deploy.gns3.images import Bar, Progress, image_of, pull_image
 from deploy.gns3.records import LabProject, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, StoredImages, archive_of, manifest_of, stored_images
+from deploy.gns3.stored import (
+    StoredBackup,
+    StoredImages,
+    archive_of,
+    is_full,
+    manifest_of,
+    stored_images,
+)
 from filestore_client import AsyncClient
 from filestore_client.base.records import ManifestImage
 
@@ -139,7 +146,12 @@ async def plan_restore(
 
     `without_images`: a missing image is no obstacle. Raises Conflict, NotFound when it cannot succeed.
     """
-    manifest = await manifest_of(client, backup)
+    if is_full(backup.file):
+        raise Conflict(
+            f"{backup.file.file_uuid} is a full backup, which GNS3 cannot import. Restore it with --local, "
+            "on the machine of the GNS3 server."
+        )
+    manifest = await manifest_of(client, backup.file)
     export = await check_archive(client, backup)
     _check_version(server, backup, export)
     in_store = await stored_images(client, backup.file.owner_id)

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -143,9 +142,7 @@ class Gns3Server:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._session is not None
         await self._session.close()
 
@@ -218,6 +215,10 @@ class Gns3Server:
         """`close` a project, or `nodes/start` all of its nodes."""
         await self._do("POST", f"/projects/{project_id}/{path}", json={})
 
+    async def reload(self) -> None:
+        """Have the server look for projects in its folder; it opens none."""
+        await self._do("POST", "/reload", json={})
+
     async def update_project(self, project_id: str, settings: Mapping[str, object]) -> None:
         """Change settings of a project, such as `auto_open`."""
         await self._do("PUT", f"/projects/{project_id}", json=settings)
@@ -225,8 +226,7 @@ class Gns3Server:
     async def project_files(self, project_id: str) -> list[str]:
         """The files in the folder of an opened project, by their paths. The server reads each of them.
 
-        Raises NotFound when the compute does not know the project; Forbidden, SignInRefused when it does not
-        take the credentials.
+        Raises NotFound if the compute does not know the project; Forbidden, SignInRefused.
         """
         path = f"/compute/projects/{project_id}/files"
         listed = await self._call("GET", path, list[ListedFile], is_compute=True, is_slow=True)
@@ -238,8 +238,8 @@ class Gns3Server:
 
     async def remove_remains(self, project_id: str) -> None:
         """Remove the folder that an import which failed has left: as a project, which is then deleted."""
-        body = {"name": f"remains of {project_id}", "project_id": project_id}
-        await self._do("POST", "/projects", json=body)
+        name = f"remains of {project_id}"
+        await self._do("POST", "/projects", json={"name": name, "project_id": project_id})
         await self.delete_project(project_id)
 
     async def images(self) -> list[ServerImage]:

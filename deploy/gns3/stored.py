@@ -6,24 +6,37 @@ Tested by tests/unit/deploy/gns3/test_chain_model.py.
 """
 
 import asyncio
+import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, BinaryIO, Final, TypeVar, cast
+
+import msgspec
 
 from ca.errors import Conflict, InvalidRequest
 from deploy.base.printed import printable_name
 from deploy.gns3.archive import Archive, ExportDamaged, Missing, missing_of_tail, read_archive
 from deploy.gns3.fingerprint import TAIL_BYTES_MAX, Fingerprint
+from deploy.gns3.folders.unpacking import ArchiveRejected, content_of
+from deploy.gns3.folders.unpacking import read_archive as read_folder
 from deploy.gns3.identity import BackupTag
 from filestore_client import AsyncClient
-from filestore_client.base.records import Image, Manifest, Project
+from filestore_client.base.records import Image, Manifest, ManifestImage, Project
+from filestore_client.transfer.reading import AsyncReader
+from metadata.archive.manifest import images_of_topology
 
 LABEL_CHARS_MAX: Final = 200  # of a name that becomes a label or a part of one; 255 are the API's
 SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every project
+HEAD_BYTES: Final = 256 << 10  # enough for the topology of most projects
 COMMENT_TAIL_BYTES: Final = 66_000  # enough for the comment of a zip
+MISSING: Final = "FILESTORE.missing"  # the record of an archive of a folder, with the files that it lacks
+REPLACED_ENDING: Final = " (replaced).gns3.tar"
+READ_BYTES: Final = 1 << 20
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,11 @@ class StoredBackup:
     def made_at(self) -> datetime:
         """When it was begun, by the clock of the cluster then. It does not order backups: the log does."""
         return datetime.fromisoformat(self.file.created_at)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether it is of a folder that a restore has replaced since."""
+        return self.file.filename.endswith(REPLACED_ENDING)
 
     def holds(self, fingerprint: Fingerprint) -> bool:
         """Whether it can stand for an export with this fingerprint. A damaged one cannot."""
@@ -93,19 +111,92 @@ async def stored_images(client: AsyncClient, owner_id: str) -> StoredImages:
     return StoredImages(own, {image.md5: image for image in reversed(listed)} | own)
 
 
-async def manifest_of(client: AsyncClient, backup: StoredBackup) -> Manifest:
+async def manifest_of(client: AsyncClient, file: Project) -> Manifest:
     """Return the manifest of a backup's archive. Raises Conflict if it is not a project."""
-    manifest = await client.files.manifest(backup.file.file_uuid)
+    if is_full(file):
+        _, topology = await head_of_full(client, file)
+        images = [
+            ManifestImage(filename=each.filename, md5=each.md5) for each in images_of_topology(topology)
+        ]
+        return Manifest(
+            file_uuid=file.file_uuid,
+            archive="gns3",
+            project_name="",
+            format_version="",
+            images=images,
+            truncated=False,
+        )
+    manifest = await client.files.manifest(file.file_uuid)
     if manifest.archive != "gns3":
         raise Conflict(
-            f"{backup.file.file_uuid} ({printable_name(backup.file.filename)}) is not an export of a "
+            f"{file.file_uuid} ({printable_name(file.filename)}) is not an export of a "
             f"GNS3 project: {manifest.archive}."
         )
     return manifest
 
 
+def is_full(file: Project) -> bool:
+    """Whether a file is a backup of a whole folder."""
+    tag = BackupTag.parse(file.version_tag)
+    return tag is not None and tag.fingerprint.kind == "full"
+
+
+async def with_content(client: AsyncClient, file_uuid: str, work: Callable[[BinaryIO], T]) -> T:
+    """Run blocking work in a thread, with a stored file open for reading. Raises what the work does."""
+    loop = asyncio.get_running_loop()
+    async with await client.files.open(file_uuid) as reader:
+        content = io.BufferedReader(_Content(reader, loop), READ_BYTES)
+        return await asyncio.to_thread(work, cast(BinaryIO, content))
+
+
+async def head_of_full(client: AsyncClient, file: Project) -> tuple[Missing, bytes]:
+    """Return the files that a backup of a whole folder lacks, and its topology. Raises Conflict."""
+    stop = min(HEAD_BYTES, file.size_bytes)
+    head = b"".join([part async for part in client.files.read(file.file_uuid, 0, stop)])
+    try:
+        return _read_head(io.BytesIO(head))
+    except ArchiveRejected:
+        if stop == file.size_bytes:
+            raise
+        return await with_content(client, file.file_uuid, _read_head)  # its topology is large
+
+
+def _read_head(content: BinaryIO) -> tuple[Missing, bytes]:
+    archive = read_folder(content, members_max=2)
+    topology = b"".join(content_of(content, archive.members[-1]))
+    try:
+        return msgspec.json.decode(archive.comments.get(MISSING, "{}"), type=Missing), topology
+    except msgspec.MsgspecError as error:
+        raise ArchiveRejected(f"Its record {MISSING} cannot be read.") from error
+
+
+class _Content(io.RawIOBase):
+    """A stored file for blocking code in another thread than that of the loop."""
+
+    def __init__(self, reader: AsyncReader, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._reader, self._loop = reader, loop
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._reader.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = self._reader.read(len(buffer))
+        part = asyncio.run_coroutine_threadsafe(wanted, self._loop).result()
+        buffer[: len(part)] = part
+        return len(part)
+
+
 async def recorded_missing(client: AsyncClient, file: Project) -> Missing:
     """Return the files of the project that a backup lacks, as its archive says itself."""
+    if is_full(file):
+        return (await head_of_full(client, file))[0]
     start = max(0, file.size_bytes - COMMENT_TAIL_BYTES)
     return missing_of_tail(b"".join([part async for part in client.files.read(file.file_uuid, start)]))
 

@@ -13,11 +13,12 @@ from deploy.base.printed import printable_name
 from deploy.gns3.archive import NOTHING_MISSING, Missing
 from deploy.gns3.chains import BackupChain
 from deploy.gns3.damage import Damages, read_through
+from deploy.gns3.folders.unpacking import read_archive as read_folder
 from deploy.gns3.images import Bar
 from deploy.gns3.records import is_built_in
 from deploy.gns3.restore import check_archive, restore
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, manifest_of
+from deploy.gns3.stored import StoredBackup, is_full, manifest_of, recorded_missing, with_content
 from filestore_client import AsyncClient
 from filestore_client.base.records import FileRecord, Image
 
@@ -61,8 +62,12 @@ async def verify_stored(check: StoredCheck, chain: BackupChain, *, bar: Bar) -> 
     try:
         async with check.damages.requiring_whole(backup, chain.backups):
             await check.check_file(backup.file, bar)
-            manifest = await manifest_of(client, backup)
-            missing = (await check_archive(client, backup)).archive.missing
+            manifest = await manifest_of(client, backup.file)
+            if is_full(backup.file):
+                await with_content(client, backup.file.file_uuid, read_folder)
+                missing = await recorded_missing(client, backup.file)
+            else:
+                missing = (await check_archive(client, backup)).archive.missing
         named = [each for each in manifest.images if each.md5 and not is_built_in(each.filename)]
         absent = [f"{each.filename} ({each.md5})" for each in named if each.md5 not in in_store]
         if absent:

@@ -107,6 +107,15 @@ def read_manifest(descriptor: int, size_bytes: int) -> Manifest:
         return Manifest(archive="damaged")
 
 
+def images_of_topology(content: bytes) -> list[ManifestImage]:
+    """Return the images that a topology names, IMAGES_MAX at most; none for what is no topology."""
+    try:
+        with _reading:
+            return _shown(_needed(_decode(content)))[:IMAGES_MAX]
+    except (ZipDamaged, TooLarge):
+        return []
+
+
 def _read(descriptor: int, directory: CentralDirectory) -> Manifest:
     topology: ZipEntry | None = None
     images: Images = {}

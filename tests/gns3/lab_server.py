@@ -28,6 +28,7 @@ PASSWORD: Final = "of the test"
 COMPUTE_PASSWORD: Final = "of the compute"
 CLOSED_AFTER_S: Final = 7.0  # since its last listener has gone: GNS3 waits for 5 s; its log has whole seconds
 START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 120.0
 FOLDERS: Final = ("home", "images", "projects", "appliances", "symbols", "configs", "secrets", "bin")
 QEMU: Final = """#!/bin/sh
@@ -132,6 +133,13 @@ class LabServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end: its database is closed then."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(STOP_TIMEOUT_S)
+        self._process = None
 
     def send(self, number: int) -> None:
         """A signal to the process alone."""

@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _CHAINS = "tests/unit/deploy/gns3/test_chains.py::test_"
 _PRUNE = "tests/unit/deploy/gns3/test_prune.py::test_"
+_FOLDERS = "tests/unit/deploy/gns3/folders/test_"
 _STATE = "tests/unit/deploy/gns3/test_state.py::test_"
 
 
@@ -15,8 +16,8 @@ LABS = (
     _of(
         "chain shared by two servers",
         "chains",
-        "found[backup.tag.server.id, backup.file.project_id]",
-        'found["", backup.file.project_id]',
+        "key = (backup.tag.server.id, ",
+        'key = ("", ',
         f"{_CHAINS}chain_is_of_one_owner_one_server_and_one_project",
     ),
     _of(
@@ -29,8 +30,8 @@ LABS = (
     _of(
         "server goes on with the chain of another one",
         "chains",
-        "if chain.server.id == server.id), None)",
-        "if chain.server), None)",
+        "if each.server.id == server.id and",
+        "if each.server and",
         f"{_CHAINS}server_goes_on_with_its_own_chain",
     ),
     _of(
@@ -74,5 +75,40 @@ LABS = (
         "if each.url == login.url and",
         "if each and",
         f"{_STATE}each_url_has_an_identity_of_its_own_that_a_new_password_does_not_change",
+    ),
+    _of(
+        "full backup in the chain of exports",
+        "chains",
+        "backup.file.project_id, backup.fingerprint.kind)",
+        'backup.file.project_id, "")',
+        f"{_CHAINS}full_backups_are_a_chain_of_their_own",
+    ),
+    _of(
+        "link in an archive is followed",
+        "folders/unpacking",
+        'parent.kind != "directory"',
+        'parent.kind == "file"',
+        f"{_FOLDERS}unpacking.py::test_hostile_archive_is_rejected",
+    ),
+    _of(
+        "path that leads out of the folder is unpacked",
+        "folders/unpacking",
+        'any(part in ("", ".", "..") for part in path.split("/"))',
+        "not path",
+        f"{_FOLDERS}unpacking.py::test_hostile_archive_is_rejected",
+    ),
+    _of(
+        "file that was swapped for another is read",
+        "folders/entries",
+        "!= (entry.device, entry.inode)",
+        "== ()",
+        f"{_FOLDERS}packing.py::test_folder_swapped_for_a_link_is_not_followed",
+    ),
+    _of(
+        "file that was changed just now counts as known",
+        "folders/entries",
+        "if newest_ns > self.begun_ns - SETTLED_NS:",
+        "if newest_ns > self.begun_ns + SETTLED_NS:",
+        f"{_FOLDERS}entries.py::test_file_that_has_just_changed_never_has_the_digest_of_another_scan",
     ),
 )

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +23,17 @@ from deploy.commands.gns3.connecting import (
     bucket_id_of,
     bucket_option,
     chosen_projects,
+    configuration_option,
+    local_option,
     run_with_server,
     server_option,
 )
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
 from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.images import Bar
+from deploy.gns3.local.backup import LocalBackupRun, back_up_server
+from deploy.gns3.local.server_files import identity_apart
 from deploy.gns3.metrics import STATUSES, record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
@@ -39,6 +44,18 @@ from runtime.wording import duration
 
 Choose = Callable[[list[LabProject]], Sequence[LabProject] | None]  # None for all that there are
 Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of every run. `local`, `configuration`: see the options with these names."""
+
+    bucket: str
+    metrics: Path | None
+    as_json: bool
+    local: Path | None
+    configuration: Path | None
+
 
 metrics_option = click.option(
     "--metrics",
@@ -80,6 +97,8 @@ protect_option = click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
+@local_option
+@configuration_option
 @server_option
 @bucket_option
 @metrics_option
@@ -95,6 +114,8 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
+    local: Path | None,
+    configuration: Path | None,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -110,9 +131,15 @@ def backup(
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
     without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
+
+    With --local, the command runs on the machine of the server, as root or with CAP_DAC_READ_SEARCH. It reads
+    the folders of projects: every file, with owner, mode and links. Running projects are read from snapshots
+    of btrfs or copies by reflink, if there are any. The server may be stopped. With --config, the server
+    itself is backed up too.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
+    options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
@@ -124,7 +151,7 @@ def backup(
             accept_loss=accept_loss,
             protect_days=protect_days,
         )
-        runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)
+        runs = partial(_run, reached, client, wishes=wishes, options=options)
         results = await runs(choose)
         if on_close:
             only = None if is_all else frozenset(each.project.project_id for each in results)
@@ -135,7 +162,7 @@ def backup(
         record_unreached(identity, cluster, metrics)
         raise error
 
-    return run_with_server(connection, server, work, unreached=unreached)
+    return run_with_server(connection, server, work, unreached=unreached, local=local)
 
 
 @click.command()
@@ -150,6 +177,8 @@ def backup(
 )
 @images_option
 @protect_option
+@local_option
+@configuration_option
 @server_option
 @bucket_option
 @metrics_option
@@ -160,6 +189,8 @@ def watch(
     every_s: int,
     with_images: bool,
     protect_days: int | None,
+    local: Path | None,
+    configuration: Path | None,
     server: str,
     bucket: str,
     metrics: Path | None,
@@ -173,12 +204,13 @@ def watch(
     """
 
     pauses = retry_pauses()
+    options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
         wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
             await bucket_id_of(client, bucket)  # a wrong name ends the watch
-        runs = partial(_run, reached, client, wishes=wishes, bucket=bucket, metrics=metrics, as_json=as_json)
+        runs = partial(_run, reached, client, wishes=wishes, options=options)
         await _watch(reached, runs, every_s=float(every_s), only=None)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
@@ -189,7 +221,7 @@ def watch(
         _tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
-    run_with_server(connection, server, work, unreached=unreached)
+    run_with_server(connection, server, work, unreached=unreached, local=local)
 
 
 async def _watch(
@@ -217,35 +249,57 @@ async def _run(
     choose: Choose,
     *,
     wishes: BackupWishes,
-    bucket: str,
-    metrics: Path | None,
-    as_json: bool,
+    options: RunOptions,
 ) -> list[BackupResult]:
     """Back up projects, and report each when it is through.
 
     Only a run of all reports those that are gone: who names a project asks for that one.
     """
     with (
-        recorded(reached.identity, client.transport.cluster, metrics) as (remembered, results),
+        recorded(reached.identity, client.transport.cluster, options.metrics) as (remembered, results),
         ProgressBars() as bars,
     ):
-        wishes = replace(wishes, bucket_id=await bucket_id_of(client, bucket))
+        wishes = replace(wishes, bucket_id=await bucket_id_of(client, options.bucket))
         present = await reached.projects()
         chosen = choose(present)
         remembered.seen(present, at=time.time())
-        tell = partial(_tell, as_json=as_json)
-        run = BackupRun(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
+        tell = partial(_tell, as_json=options.as_json)
+        begin = BackupRun if options.local is None else partial(LocalBackupRun, options.local)
+        run = begin(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
         results += await run.run(present if chosen is None else chosen)
+        if options.configuration is not None:
+            results += await _back_up_server(
+                reached, client, options.configuration, wishes, bar=bars.bar, tell=tell
+            )
         if chosen is None:
             gone = _gone(remembered)
             for each in gone:
-                _tell(each, as_json=as_json)
+                _tell(each, as_json=options.as_json)
             results += gone
     if not present:
         _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
-    if not as_json:
+    if not options.as_json:
         click.echo(_summary(results))
     return results
+
+
+async def _back_up_server(
+    reached: Gns3Server,
+    client: AsyncClient,
+    configuration: Path,
+    wishes: BackupWishes,
+    *,
+    bar: Bar,
+    tell: Callable[[BackupResult], None],
+) -> list[BackupResult]:
+    """Back up the server itself, with a journal of its own: no run misses it."""
+    plain = replace(wishes, with_images=False)
+    with journal.opened(identity_apart(reached.identity), client.transport.cluster) as apart:
+
+        def begin(place: Path) -> LocalBackupRun:
+            return LocalBackupRun(place, reached, client, apart, plain, bar=bar, tell=tell)
+
+        return await back_up_server(configuration.resolve(), begin)
 
 
 def _gone(remembered: journal.Journal) -> list[BackupResult]:
@@ -276,6 +330,7 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
                 "file_uuid": result.file_uuid,
                 "size_bytes": result.size_bytes,
                 "images": result.images,
+                "consistency": result.consistency,
                 "missing": to_builtins(result.missing),
                 "errors": [line_of(error) for error in result.errors],
             }
@@ -283,13 +338,15 @@ def _tell(result: BackupResult, *, as_json: bool) -> None:
         return
     name = printable_name(result.project.name)
     if result.status == "stored":
-        click.echo(f"{result.file_uuid}  {name}  {size(result.size_bytes)}")
+        read = f"  full, from {result.consistency}" if result.consistency in ("snapshot", "copies") else ""
+        read = "  full" if result.consistency == "stopped" else read
+        click.echo(f"{result.file_uuid}  {name}  {size(result.size_bytes)}{read}")
     elif result.status == "unchanged":
         click.echo(f"{result.file_uuid}  {name}  unchanged")
     if result.images:
         click.echo(f"{name}: {result.images} images stored")
     if result.missing.count:
-        click.echo(f"filestore: warning: {name}: GNS3 did not export {result.missing.told}", err=True)
+        click.echo(f"filestore: warning: {name}: the backup lacks {result.missing.told}", err=True)
     for error in result.errors:
         said = "is running and was skipped" if result.status == "running" else line_of(error)
         click.echo(f"filestore: {name}: {said}", err=True)

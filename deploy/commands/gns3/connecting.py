@@ -5,10 +5,12 @@ Tested by tests/gns3/test_backup.py.
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,13 +18,16 @@ from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, read_text
 from deploy.base.failures import FAILURES, Failure
 from deploy.base.lookup import find_bucket
+from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.local.projects import StoppedServer
 from deploy.gns3.logins import network_cards, read_logins
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server, ServerAddress
 from filestore_client import AsyncClient
 
+REFUSED_S_MAX: Final = 5.0
 T = TypeVar("T")
 Unreached = Callable[[Failure, ServerIdentity, str], Awaitable[None]]
 
@@ -31,6 +36,20 @@ server_option = click.option(
     default="",
     metavar="NAME",
     help="A GNS3 server that you are signed in to.  [default: the only one]",
+)
+local_option = click.option(
+    "--local",
+    # Whether it is readable is not asked: access(2) does not know capabilities.
+    type=UserPath(exists=True, file_okay=False, readable=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Whole folders, on the machine of the server: its folder of projects, such as /opt/gns3/projects.",
+)
+configuration_option = click.option(
+    "--config",
+    "configuration",
+    type=UserPath(exists=True, dir_okay=False, readable=False, path_type=Path),
+    metavar="FILE",
+    help="The server itself too: its gns3_server.conf, database, symbols and so on, on its machine.",
 )
 bucket_option = click.option(
     "--bucket", default="", help="Store in this bucket, by its name or its id.  [default: the default bucket]"
@@ -71,8 +90,11 @@ def run_with_server(
     work: Callable[[Gns3Server, AsyncClient], Awaitable[T]],
     *,
     unreached: Unreached = _give_up,
+    local: Path | None = None,
 ) -> T:
     """Run one piece of work with a server and the store.
+
+    With `local`, the folder of projects on this machine, the server need not run.
 
     If the server is not reached, `unreached` is awaited with the error, the server and the cluster. It raises
     the error, or returns to try again. SIGTERM ends all this as Ctrl-C does: what is begun is undone.
@@ -81,7 +103,8 @@ def run_with_server(
 
     async def session(client: AsyncClient) -> T:
         with ended_by_sigterm():
-            async with _reaching(address, connection, client.transport.cluster, unreached) as reached:
+            cluster = client.transport.cluster
+            async with _reaching(address, connection, cluster, unreached, local) as reached:
                 return await work(reached, client)
 
     return connection.run(session)
@@ -89,10 +112,13 @@ def run_with_server(
 
 @asynccontextmanager
 async def _reaching(
-    address: ServerAddress, connection: Connection, cluster: str, unreached: Unreached
+    address: ServerAddress, connection: Connection, cluster: str, unreached: Unreached, local: Path | None
 ) -> AsyncIterator[Gns3Server]:
     async with AsyncExitStack() as stack:
         while True:
+            if local is not None and await asyncio.to_thread(_is_stopped, address):
+                yield StoppedServer(address, local)
+                return
             server = Gns3Server(address, deadline_s=connection.deadline_s)
             try:
                 await stack.enter_async_context(server)
@@ -101,6 +127,19 @@ async def _reaching(
             else:
                 break
         yield server
+
+
+def _is_stopped(address: ServerAddress) -> bool:
+    """Whether this machine rejects connections to the server's port. Blocks."""
+    parts = urlsplit(address.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=REFUSED_S_MAX):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
 
 
 @contextmanager

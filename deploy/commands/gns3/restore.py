@@ -1,5 +1,7 @@
 """`filestore gns3 restore` and `verify`: backups back on a server, for good or to see that they work."""
 
+from pathlib import Path
+
 import click
 from msgspec import to_builtins
 
@@ -9,7 +11,8 @@ from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.choosing import from_option, owner_id_of, owner_option
-from deploy.commands.gns3.connecting import run_with_server
+from deploy.commands.gns3.connecting import configuration_option, local_option, run_with_server
+from deploy.commands.gns3.restore_local import LocalRestore
 from deploy.gns3.chains import BackupChain, chosen_chains, find_backup
 from deploy.gns3.damage import Damages, chain_with
 from deploy.gns3.restore import RestoredProject
@@ -21,7 +24,7 @@ from filestore_client import AsyncClient
 
 
 @click.command()
-@click.argument("named", metavar="PROJECT[@DATE]|FILE_UUID")
+@click.argument("named", metavar="PROJECT[@DATE]|FILE_UUID", default="")
 @click.option(
     "--to",
     "server",
@@ -36,6 +39,12 @@ from filestore_client import AsyncClient
     is_flag=True,
     help="Restore it even if images are missing on the server and in the store; then leave it closed.",
 )
+@local_option
+@configuration_option
+@click.option("--file", "path", default="", metavar="PATH", help="With --local: only this file or folder.")
+@click.option("--all", "is_all", is_flag=True, help="With --local: every project of a server.")
+@click.option("--in-place", is_flag=True, help="With --local: replace the project, which must be closed.")
+@click.option("--dry-run", is_flag=True, help="With --local: show what would change.")
 @from_option
 @owner_option
 @json_option
@@ -47,6 +56,12 @@ def restore(
     name: str,
     start: bool,
     without_images: bool,
+    local: Path | None,
+    configuration: Path | None,
+    path: str,
+    is_all: bool,
+    in_place: bool,
+    dry_run: bool,
     source: str,
     owner: str,
     as_json: bool,
@@ -59,7 +74,18 @@ def restore(
     Images that the server lacks are sent first. The new project has a new id. If the name is in use, GNS3
     appends a number. The project is opened, to check that every node finds its image, and closed again. The
     exit code is 10 if something is missing: files that GNS3 did not export, images, settings.
+
+    With --local, full backups go back to the folder of projects of a server on this machine. Run it as root.
+    What would change is printed first. What --in-place or --file replace is backed up before. With --config,
+    the server itself is restored, which must be stopped.
     """
+    wanted = LocalRestore(local, configuration, named, source, path, in_place, dry_run, as_json)
+    if local is not None or configuration is not None:
+        if name or start or without_images or owner or is_all == bool(named or configuration):
+            raise click.UsageError("With --local name a project, or give --all; or give --config alone.")
+        return wanted.run(connection, server)
+    if not named or path or is_all or in_place or dry_run:
+        raise click.UsageError("Name a project. --all, --file, --in-place and --dry-run need --local.")
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[StoredBackup, RestoredProject]:
         owner_id = await owner_id_of(client, owner)
@@ -176,7 +202,7 @@ def verify(
         with ProgressBars() as bars:
             for chain in chosen:
                 verdict = await verify_stored(check, chain, bar=bars.bar)
-                if verdict.error is None and reached is not None:
+                if verdict.error is None and reached is not None and chain.kind == "export":
                     verdict = await verify_restored(reached, client, chain, bar=bars.bar)
                 code = worse_of(code, _tell(verdict, as_json=as_json))
         return code

@@ -42,6 +42,7 @@ def work_in(directory: Path) -> Iterator[int | None]:
     except OSError:
         yield None
         return
+    is_ours = False
     try:
         facts = os.fstat(descriptor)
         is_ours = facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
@@ -51,6 +52,8 @@ def work_in(directory: Path) -> Iterator[int | None]:
                 shutil.rmtree(f"/proc/self/fd/{descriptor}/{name}", ignore_errors=True)
         yield descriptor if is_ours else None
     finally:
+        if is_ours:
+            remove_snapshot(descriptor)
         os.close(descriptor)
 
 

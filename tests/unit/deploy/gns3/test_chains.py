@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from ca.errors import Conflict, NotFound
 from deploy.gns3.chains import BackupChain, chains_of, choose, of_projects, of_server, to_continue
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity, draw_server_id
-from deploy.gns3.stored import StoredBackup
+from deploy.gns3.stored import REPLACED_ENDING, StoredBackup
 from filestore_client.base.records import Project
 
 CONTENT = Fingerprint(7, "a" * 40)
@@ -16,9 +17,15 @@ A, B = ServerIdentity("a" * 16, "lab"), ServerIdentity("b" * 16, "lab")
 
 
 def backup(
-    number: int, server: ServerIdentity = A, *, name: str = "ospf", project: str = "p", owner: str = "me"
+    number: int,
+    server: ServerIdentity = A,
+    *,
+    name: str = "ospf",
+    project: str = "p",
+    owner: str = "me",
+    content: Fingerprint = CONTENT,
 ) -> StoredBackup:
-    tag = BackupTag(CONTENT, server)
+    tag = BackupTag(content, server)
     file = Project(
         file_uuid=f"f{number}",
         bucket_id="b",
@@ -50,6 +57,8 @@ def uuids(chains: list[BackupChain]) -> list[list[str]]:
 
 def test_tag_says_content_and_server() -> None:
     for server in (A, ServerIdentity(draw_server_id(), "a.b-c_D")):
+        full = BackupTag(replace(CONTENT, kind="full"), server)
+        assert BackupTag.parse(full.text) == full
         tag = BackupTag(CONTENT, server)
         assert BackupTag.parse(tag.text) == tag
     for text in (
@@ -71,6 +80,16 @@ def test_chain_is_of_one_owner_one_server_and_one_project() -> None:
     assert uuids(chains_of([*mine, theirs], "stranger")) == [["f5"]]
 
 
+def test_full_backups_are_a_chain_of_their_own() -> None:
+    full = replace(CONTENT, kind="full")
+    chains = chains_of([backup(1), backup(2, content=full), backup(3), backup(4, content=full)], "me")
+    assert uuids(chains) == [["f1", "f3"], ["f2", "f4"]]
+    assert [chain.kind for chain in chains] == ["export", "full"]
+    assert to_continue(chains, A) is chains[0]
+    assert to_continue(chains, A, "full") is chains[1]
+    assert not chains[0].newest.holds(full)
+
+
 def test_order_is_that_of_the_log_and_not_of_the_dates() -> None:
     ahead, newest = backup(20), backup(4)
     [chain] = chains_of([backup(3), ahead, newest], "me")
@@ -78,6 +97,17 @@ def test_order_is_that_of_the_log_and_not_of_the_dates() -> None:
     assert choose([chain], "ospf") is newest
     assert choose([chain], "ospf@2026-11-21") is newest
     assert choose([chain], "ospf@2026-11-03").file.file_uuid == "f3"
+
+
+def test_replaced_folder_is_not_restored_by_the_name_of_its_project() -> None:
+    kept, replaced = backup(1), backup(2)
+    file = msgspec.structs.replace(replaced.file, filename=f"ospf{REPLACED_ENDING}")
+    replaced = replace(replaced, file=file)
+    [chain] = chains_of([kept, replaced], "me")
+    assert (chain.newest, chain.to_restore) == (replaced, kept)
+    assert choose([chain], "ospf") is kept
+    assert choose([chain], "ospf@2026-11-30") is replaced
+    assert BackupChain([replaced]).to_restore is replaced
 
 
 def test_server_goes_on_with_its_own_chain() -> None:

@@ -21,7 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.archive import manifest, zip_methods, zip_reader
-from metadata.archive.manifest import OBJECTS_MAX, TOPOLOGY_BYTES_MAX, manifest_at_once, read_manifest
+from metadata.archive.manifest import (
+    OBJECTS_MAX,
+    TOPOLOGY_BYTES_MAX,
+    images_of_topology,
+    manifest_at_once,
+    read_manifest,
+)
 from metadata.model.records import Manifest, ManifestImage
 from runtime.bounds import IMAGES_MAX, LABEL_CHARS_MAX
 
@@ -113,6 +119,17 @@ def test_project_tells_name_format_and_images(method: int) -> None:
             ManifestImage("gns3/openvswitch:latest", ""),
         ],
     )
+
+
+def test_topology_alone_tells_its_images() -> None:
+    nodes = [
+        node("qemu", hda_disk_image="a/b.qcow2", hda_disk_image_md5sum=MD5),
+        node("docker", image="alpine"),
+    ]
+    found = images_of_topology(json.dumps(topology(*nodes)).encode())
+    assert found == [ManifestImage("b.qcow2", MD5), ManifestImage("alpine", "")]
+    for other in (b"", b"PK", b"[" * 100_000, b"{" * (OBJECTS_MAX + 1), json.dumps(topology()).encode()):
+        assert images_of_topology(other) == []
 
 
 def test_images_in_the_archive_are_listed_once() -> None:

@@ -65,8 +65,12 @@ def test_snapshot_has_what_was_there(projects: Path) -> None:
             (directory / "lab" / "new").touch()
         remove_snapshot(work)
         assert list((projects / WORK).iterdir()) == []
-        assert make_snapshot(projects, work) is not None  # of a run that is killed now
-    with work_in(projects):
+        assert make_snapshot(projects, work) is not None
+    assert list((projects / WORK).iterdir()) == []  # it ends with the run
+    subprocess.run(
+        ["btrfs", "subvolume", "snapshot", projects.parent, projects / WORK / "snapshot"], check=True
+    )
+    with work_in(projects):  # after a run that was killed
         assert list((projects / WORK).iterdir()) == []
 
 

@@ -1,0 +1,220 @@
+"""Full backups on the server's machine: every file comes back equal, in place, alone, on another server."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.gns3.folders.copies import WORK
+from deploy.gns3.folders.entries import FolderEntry, opened_folder, scan
+from tests.gns3.installed import gns3server
+from tests.gns3.lab_server import LabServer
+from tests.gns3.operator import Operator
+from tests.unit.deploy.gns3.folders.test_copies import btrfs
+from tests.unit.deploy.gns3.folders.test_packing import full_folder
+
+__all__ = ["btrfs"]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+ONE = "project-files/odd/project-files/mode 640"
+SNAPSHOT = "snapshots/one.gns3project"
+SETTLED_S = 0.2  # a file that is younger makes its project be stored again
+
+
+def entries(folder: Path) -> list[FolderEntry]:
+    with opened_folder(folder) as descriptor:
+        return list(scan(descriptor, "", first=".gns3").entries)
+
+
+def require_equal(before: list[FolderEntry], folder: Path, content: dict[str, bytes]) -> None:
+    """Every entry is what it was, and so is every byte."""
+    assert entries(folder) == before
+    assert contents(folder) == content
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {os.fsencode(path.relative_to(folder)).hex(): path.read_bytes() for path in files}
+
+
+def full_lab(server: LabServer, name: str) -> tuple[str, Path]:
+    """A closed project with every kind of entry; its id and its folder."""
+    project_id = server.make_project(name)
+    folder = server.projects_path / project_id
+    odd = folder / "project-files" / "odd"
+    full_folder(odd)
+    (odd / "b lab.gns3").rename(odd / "below.gns3")
+    for path in ("project-files/captures/a.pcap", "project-files/vpcs/x/vpcs.log", SNAPSHOT):
+        server.write(project_id, path, secrets.token_bytes(2000))
+    return project_id, folder
+
+
+def local(server: LabServer) -> tuple[str, str]:
+    return "--local", str(server.projects_path)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"local {secrets.token_hex(3)}"
+
+
+def settle() -> None:
+    time.sleep(SETTLED_S)
+
+
+def test_folder_comes_back_equal_on_another_server(
+    operator: Operator, old: LabServer, new: LabServer, name: str
+) -> None:
+    project_id, folder = full_lab(old, name)
+    settle()
+    first = operator.json("backup", name, "--server", "old", *local(old))[0]
+    assert (first["status"], first["consistency"], first["missing"]["count"]) == ("stored", "stopped", 0)
+    before, content = entries(folder), contents(folder)
+    again = operator.json("backup", name, "--server", "old", *local(old))[0]
+    assert (again["status"], again["file_uuid"]) == ("unchanged", first["file_uuid"])
+    listed = {row["name"]: row for row in operator.json("ls", "--server", "old")}[name]
+    assert (listed["kind"], listed["backups"], listed["changed"]) == ("full", 1, "")
+    assert "whole" in operator.do("verify", name, "--read-data")
+
+    code, _, err = operator.run("restore", name, "--to", "new")
+    assert (code, "--local" in err) == (4, True), err
+    planned = operator.json("restore", name, "--to", "new", *local(new), "--dry-run")[0]
+    assert {each["change"] for each in planned["changes"]} == {"new"}
+    assert not (new.projects_path / project_id).exists()
+    said = operator.do("restore", name, "--to", "new", *local(new))
+    assert f"{len(before)} changes" in said
+    require_equal(before, new.projects_path / project_id, content)
+    project = new.projects()[name]
+    assert (project["project_id"], project["status"]) == (project_id, "closed")
+    assert {path.name for path in new.projects_path.iterdir() if path.name.startswith(".")} == set()
+    new.open(project_id)
+    assert len(new.call("GET", f"/projects/{project_id}/nodes")) == 2
+    new.close(project_id)
+
+
+def test_opened_and_closed_project_is_unchanged_and_a_change_is_stored(
+    operator: Operator, old: LabServer, name: str
+) -> None:
+    project_id = old.make_project(name, {ONE: b"1"})  # which GNS3 can export, too
+    folder = old.projects_path / project_id
+    old.open(project_id)
+    old.close(project_id)
+    settle()
+    assert operator.backup(name, "--server", "old", *local(old)) == {name: "stored"}
+    old.open(project_id)
+    settle()
+    assert operator.backup(name, "--server", "old", *local(old)) == {name: "unchanged"}
+    old.close(project_id)
+    (folder / ONE).chmod(0o600)
+    settle()
+    assert operator.backup(name, "--server", "old", *local(old)) == {name: "stored"}
+    assert operator.backup(name, "--server", "old") == {name: "stored"}  # an export is another kind
+    assert operator.backup(name, "--server", "old", *local(old)) == {name: "unchanged"}
+    rows = operator.json("prune", name, "--keep-last", "1", "--dry-run")
+    assert [row["kept_by"] for row in rows] == [[], ["last"], ["last"]]
+
+
+def test_project_in_place_and_single_files_go_back(operator: Operator, old: LabServer, name: str) -> None:
+    project_id, folder = full_lab(old, name)
+    settle()
+    operator.do("backup", name, "--server", "old", *local(old))
+    before, content = entries(folder), contents(folder)
+    shutil.rmtree(folder / "snapshots")
+    (folder / ONE).write_bytes(b"changed by hand")
+    (folder / "added").write_bytes(b"a")
+    code, out, err = operator.run("restore", name, "--to", "old", *local(old))
+    assert (code, "--in-place" in err) == (5, True), err
+    assert f"content  {ONE}" in out
+    old.open(project_id)
+    code, _, err = operator.run("restore", name, "--to", "old", *local(old), "--in-place")
+    assert (code, "Close it first" in err) == (5, True), err
+    old.close(project_id)
+
+    one = ("--file", ONE)
+    code, out, err = operator.run("restore", name, "--to", "old", *local(old), *one)
+    assert (code, "1 changes" in out, "the replaced project is in the backup" in err) == (0, True, True), err
+    changed = {path for path, data in contents(folder).items() if content.get(path) != data}
+    assert b"added".hex() in changed
+    assert os.fsencode(ONE).hex() not in changed
+    code, _, err = operator.run("restore", name, "--to", "old", *local(old), "--file", SNAPSHOT)
+    assert code == 0, err
+    code, _, err = operator.run("restore", name, "--to", "old", *local(old), "--file", "no such file")
+    assert (code, "no file 'no such file'" in err) == (4, True)
+
+    newest = [row["file_uuid"] for row in operator.json("prune", name, "--keep-last", "9", "--dry-run")]
+    code, _, err = operator.run("restore", newest[0], "--to", "old", *local(old), "--in-place")
+    assert code == 0, err
+    require_equal(before, folder, content)
+    old.open(project_id)
+    old.close(project_id)
+    assert old.projects()[name]["project_id"] == project_id
+
+
+def test_stopped_server_is_backed_up_and_restored(operator: Operator, old: LabServer, name: str) -> None:
+    project_id, folder = full_lab(old, name)
+    settle()
+    old.kill()
+    assert operator.backup(name, "--server", "old", *local(old)) == {name: "stored"}
+    before, content = entries(folder), contents(folder)
+    shutil.rmtree(folder)
+    operator.do("restore", name, "--to", "old", *local(old))
+    require_equal(before, folder, content)
+    old.start()
+    assert old.projects()[name]["project_id"] == project_id
+
+
+def test_running_project_needs_a_snapshot_or_copies(
+    operator: Operator, old: LabServer, btrfs: Path, tmp_path: Path, name: str
+) -> None:
+    project_id, _ = full_lab(old, name)
+    old.start_nodes(project_id)
+    code, _, err = operator.run("backup", name, "--server", "old", *local(old))
+    has_reflinks = code == 0  # the file system of this machine
+    assert has_reflinks or (code, "is running and was skipped" in err) == (5, True), err
+    old.stop_nodes(project_id)
+    old.close(project_id)
+    subprocess.run(["btrfs", "subvolume", "create", str(btrfs / name)], check=True, capture_output=True)
+    with LabServer(gns3server(), btrfs / name / "lab") as lab:
+        operator.login("btrfs", lab)
+        project_id, folder = full_lab(lab, name)
+        lab.start_nodes(project_id)
+        result = operator.json("backup", name, "--server", "btrfs", *local(lab))[0]
+        assert (result["status"], result["consistency"]) == ("stored", "snapshot")
+        (lab.projects_path / WORK).rmdir()  # nothing is left in it
+        inner = folder / "project-files" / "subvolume"
+        subprocess.run(["btrfs", "subvolume", "create", str(inner)], check=True, capture_output=True)
+        (inner / "file").write_bytes(b"which no snapshot has")
+        result = operator.json("backup", name, "--server", "btrfs", *local(lab))[0]
+        assert (result["status"], result["consistency"]) == ("stored", "copies")
+        content = operator.store.request("GET", f"/files/{result['file_uuid']}").body
+        assert b"which no snapshot has" in content
+        lab.stop_nodes(project_id)
+        lab.close(project_id)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device node")
+def test_device_nodes_are_told(operator: Operator, old: LabServer, new: LabServer, name: str) -> None:
+    _, folder = full_lab(old, name)
+    os.mknod(folder / "sda", 0o600 | 0o020000, os.makedev(1, 3))
+    row = operator.json("backup", name, "--server", "old", *local(old), codes=[10])[0]
+    assert row["missing"]["names"] == ["sda"]
+    settle()
+    code, _, err = operator.run("backup", name, "--server", "old", *local(old))
+    assert (code, "lacks 1 file: sda" in err) == (10, True)
+    assert operator.run("verify", name)[0] == 10
+    operator.do("restore", name, "--to", "new", *local(new))
+    assert [entry for entry in entries(folder) if entry.path] == [
+        entry for entry in entries(new.projects_path / folder.name) if entry.path
+    ]
+
+
+def test_options_belong_together(operator: Operator) -> None:
+    for options in (["--in-place"], ["--dry-run"], ["--file", "x"]):
+        assert operator.run("restore", "lab", *options)[0] == 2
+    here = ["--local", "."]
+    for options in (["--start"], ["--name", "x"], ["--in-place", "--file", "x"], ["--owner", "somebody"]):
+        assert operator.run("restore", "lab", *here, *options)[0] == 2
