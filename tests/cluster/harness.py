@@ -465,6 +465,11 @@ def peak_memory_bytes(pid: int) -> int:
     raise AssertionError(f"process {pid} tells no VmHWM")
 
 
+def forget_peak_memory(pid: int) -> None:
+    """From now on `peak_memory_bytes` is what the process has, and what is added to that."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def random_file(path: Path, size_bytes: int) -> str:
     """Fill a file with random bytes; its sha256."""
     digest = hashlib.sha256()

@@ -102,6 +102,7 @@ def test_versions_turn_cold_are_read_and_become_hot_again(cluster: Cluster) -> N
     output(cluster, "bucket", "set", "nights", "--storage", "cold")
 
 
+@pytest.mark.long
 def test_damaged_chunk_is_not_served_and_comes_from_another_node(cluster: Cluster) -> None:
     content = version(0, of=2, size_bytes=SIZE_BYTES)
     file_uuid = store_everywhere(cluster, content)

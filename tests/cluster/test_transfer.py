@@ -15,7 +15,7 @@ import pytest
 from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError
 
-from tests.cluster.harness import Cluster, peak_memory_bytes, random_file
+from tests.cluster.harness import Cluster, forget_peak_memory, peak_memory_bytes, random_file
 from tests.cluster.throttle import ThrottlingProxy
 
 FULL_BYTES = int(os.environ.get("FILESTORE_TEST_GIB", "0")) << 30
@@ -23,7 +23,7 @@ BIG_BYTES = FULL_BYTES or 256 << 20
 TUS_BYTES = FULL_BYTES or 96 << 20
 TUS_PIECE_BYTES = 8 << 20
 RANGES = 100
-NODE_MEMORY_BYTES_MAX = 150 << 20
+ADDED_MEMORY_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class BigFile:
     file_uuid: str
     sha256: str
     size_bytes: int
+    memory_bytes: dict[str, int]  # of each node, before
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,9 @@ def big_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Uploaded by `curl -T`."""
     path = tmp_path_factory.mktemp("big") / "big.gns3p"
     sha256 = random_file(path, BIG_BYTES)
+    for node in cluster.nodes:
+        forget_peak_memory(cluster.pid(node))
+    before = {node.id: peak_memory_bytes(cluster.pid(node)) for node in cluster.nodes}
     created = cluster.create("big.gns3p", size_bytes=BIG_BYTES)
     done = cluster.curl("-T", str(path), created["upload_url"], timeout_s=100)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -48,7 +52,7 @@ def big_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         sha256,
         BIG_BYTES,
     )
-    yield BigFile(path, created["file_uuid"], sha256, BIG_BYTES)
+    yield BigFile(path, created["file_uuid"], sha256, BIG_BYTES, before)
     path.unlink()
 
 
@@ -93,8 +97,9 @@ def test_node_memory_stays_small_while_a_big_file_goes_up_and_down(
         path = f"{node.url}/api/v1/files/{big_file.file_uuid}"
         assert cluster.curl("-o", str(tmp_path / "copy"), path).returncode == 0
     peaks = {node.id: peak_memory_bytes(cluster.pid(node)) for node in cluster.nodes}
-    print("peak memory MiB:", {name: peak >> 20 for name, peak in peaks.items()})
-    assert max(peaks.values()) < NODE_MEMORY_BYTES_MAX, peaks
+    added = {name: peak - big_file.memory_bytes[name] for name, peak in peaks.items()}
+    print("added memory MiB:", {name: each >> 20 for name, each in added.items()})
+    assert max(added.values()) < ADDED_MEMORY_BYTES_MAX, (peaks, added)
 
 
 def test_stock_tus_client_resumes_after_a_cut(
