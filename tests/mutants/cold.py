@@ -210,7 +210,7 @@ COLD = (
         "an older release may start with cold replicas",
         _PASS,
         "            await context.disk.run(self._marks, True)\n",
-        "",
+        "            pass\n",
         f"{_PASSES}thaw_makes_all_hot_and_says_that_an_older_release_may_start",
     ),
 )
