@@ -8,7 +8,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ class BigFile:
     file_uuid: str
     sha256: str
     size_bytes: int
-    memory_bytes: dict[str, int]  # of each node, before
+    memory_bytes: dict[str, int] = field(default_factory=dict)  # of each node, before
 
 
 @pytest.fixture(scope="module")
