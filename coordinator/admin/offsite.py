@@ -43,7 +43,6 @@ from runtime.version import VERSION
 
 KEEP: Final = 30
 KEEP_MAX: Final = 300
-_T = TypeVar("_T")
 ATTEMPTS: Final = 3  # each at the next address
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 ANSWER_BYTES_MAX: Final = 4 << 20
@@ -54,6 +53,7 @@ _PASSING: Final = (HTTPStatus.LOCKED, HTTPStatus.TOO_MANY_REQUESTS)
 MARKER: Final = "filestore-offsite"  # a directory without it may be an empty mount point
 _SNAPSHOT: Final = r"[0-9]{8}T[0-9]{6}-([0-9]{1,19})\.sqlite"
 _UNFINISHED: Final = r"(\.sha256|\.json)?\.[0-9a-f]{16}\.tmp"
+_T = TypeVar("_T")
 
 
 class OffsiteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -88,7 +88,9 @@ def _file(scan: FolderScan, entry: FolderEntry, descriptor: int) -> Iterator[byt
 
 def _header(scan: FolderScan, entry: FolderEntry, *, size: int = 0, is_sparse: bool = False) -> bytes:
     name = _member(scan, entry.path)
-    records = {f"{XATTR}{quote(os.fsencode(key), safe=_PLAIN)}": _text(value) for key, value in entry.xattrs}
+    records = {
+        f"{XATTR}{quote(os.fsencode(key), safe=_PLAIN)}": text_of(value) for key, value in entry.xattrs
+    }
     seconds, nanoseconds = divmod(entry.mtime_ns, 1_000_000_000)
     if nanoseconds or not 0 <= seconds < 8**11:
         sign = "-" if entry.mtime_ns < 0 else ""
@@ -112,7 +114,8 @@ def _member(scan: FolderScan, path: str) -> str:
     return f"{scan.name}/{path}" if path else scan.name
 
 
-def _text(value: bytes) -> str:
+def text_of(value: bytes) -> str:
+    """Return a name or a target as the entries of a folder have it."""
     return value.decode("utf-8", "surrogateescape")
 
 

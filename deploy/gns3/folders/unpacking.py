@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 
 from ca.errors import Conflict, Forbidden
 from deploy.gns3.folders.entries import FolderEntry, Kind
-from deploy.gns3.folders.packing import BLOCK_BYTES, FORMAT, PIECE_BYTES, VERSION, XATTR
+from deploy.gns3.folders.packing import BLOCK_BYTES, FORMAT, PIECE_BYTES, VERSION, XATTR, text_of
 
 RECORDS_BYTES_MAX: Final = 8 << 20  # of one header; Linux allows 64 KiB for all attributes of most files
 MAP_BYTES_MAX: Final = 64 << 20  # of the map of a sparse file
@@ -101,7 +101,7 @@ def _read(file: BinaryIO, members_max: int) -> FolderArchive:
     is_global, records, _ = _next_header(file)
     if not is_global or records.get(FORMAT) != VERSION.encode():
         raise ArchiveRejected("It is no archive of a folder.")
-    comments = {key: _text(value) for key, value in records.items()}
+    comments = {key: text_of(value) for key, value in records.items()}
     members: list[ArchiveMember] = []
     kinds: dict[str, FolderEntry] = {}
     root = ""
@@ -111,7 +111,7 @@ def _read(file: BinaryIO, members_max: int) -> FolderArchive:
             raise ArchiveRejected("It has a second global header.")
         if info is None:
             break
-        name = _text(
+        name = text_of(
             records.get("GNU.sparse.name", records.get("path", os.fsencode(info.name)))
         ).removesuffix("/")
         root = root or name
@@ -158,7 +158,7 @@ def _records(raw: bytes) -> Records:
         key, separator, value = raw[space + 1 : stop - 1].partition(b"=")
         if not separator:
             raise ValueError("an extended header has no value")
-        found[_text(key)] = value
+        found[text_of(key)] = value
         at = stop
     return found
 
@@ -193,7 +193,7 @@ def _member(file: BinaryIO, info: tarfile.TarInfo, records: Records, root: str, 
     kind = _KINDS.get(info.type)
     if kind is None:
         raise ArchiveRejected(f"The member {path!r} has the type {info.type!r}.")
-    linked = _text(records.get("linkpath", os.fsencode(info.linkname)))
+    linked = text_of(records.get("linkpath", os.fsencode(info.linkname)))
     is_twin, is_link = info.type == tarfile.LNKTYPE, info.type == tarfile.SYMTYPE
     if "\0" in linked or (is_link and not linked):
         raise ArchiveRejected(f"The member {path!r} has no target.")
@@ -211,10 +211,10 @@ def _member(file: BinaryIO, info: tarfile.TarInfo, records: Records, root: str, 
         path=path,
         kind=kind,
         mode=info.mode & 0o7777,
-        uid=_uid(_text(records.get("uname", os.fsencode(info.uname))), int(records.get("uid", info.uid))),
-        gid=_gid(_text(records.get("gname", os.fsencode(info.gname))), int(records.get("gid", info.gid))),
+        uid=_uid(text_of(records.get("uname", os.fsencode(info.uname))), int(records.get("uid", info.uid))),
+        gid=_gid(text_of(records.get("gname", os.fsencode(info.gname))), int(records.get("gid", info.gid))),
         size=real_size,
-        mtime_ns=int(Decimal(_text(records.get("mtime", str(info.mtime).encode()))) * 1_000_000_000),
+        mtime_ns=int(Decimal(text_of(records.get("mtime", str(info.mtime).encode()))) * 1_000_000_000),
         target=linked if is_link else "",
         twin=_path_in(root, linked) if is_twin else "",
         xattrs=tuple(
@@ -369,10 +369,6 @@ def _changed(entry: FolderEntry, other: FolderEntry) -> Iterator[str]:
         yield "links"
     if entry.xattrs != other.xattrs:
         yield "attributes"
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
 
 
 @cache

@@ -123,18 +123,23 @@ def test_next_snapshot_closes_the_one_whose_maker_is_gone(state: State) -> None:
     assert collected(state) == 1
 
 
-def test_newest_snapshot_that_refers_to_content_decides(state: State) -> None:
-    store(state, "f1", "aa")
-    snapshot(state)
-    state.at_ms += DAY_MS
-    snapshot(state)
-    delete(state, "f1")
+def assert_second_decides(state: State) -> None:
+    """Of two snapshots, the second taken now and a day after the first: the content stays as long as that."""
     state.at_ms += 6 * DAY_MS  # the first ends
     end_holds(state)
     assert collected(state) == 0
     state.at_ms += DAY_MS
     end_holds(state)
     assert collected(state) == 1
+
+
+def test_newest_snapshot_that_refers_to_content_decides(state: State) -> None:
+    store(state, "f1", "aa")
+    snapshot(state)
+    state.at_ms += DAY_MS
+    snapshot(state)
+    delete(state, "f1")
+    assert_second_decides(state)
 
 
 def test_content_that_is_held_is_held_for_a_newer_snapshot_of_another_file_too(state: State) -> None:
@@ -145,12 +150,7 @@ def test_content_that_is_held_is_held_for_a_newer_snapshot_of_another_file_too(s
     state.at_ms += DAY_MS
     snapshot(state)
     delete(state, "f2")
-    state.at_ms += 6 * DAY_MS  # the first ends
-    end_holds(state)
-    assert collected(state) == 0
-    state.at_ms += DAY_MS
-    end_holds(state)
-    assert collected(state) == 1
+    assert_second_decides(state)
 
 
 def test_content_that_other_files_have_as_well_is_held_for_the_one_in_the_snapshot(state: State) -> None:
