@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -56,6 +57,12 @@ def after_rewriting(record: Record) -> list[int]:
     return [at for at, call in enumerate(record.calls, 1) if (call.kind, call.data[:9]) == said]
 
 
+def after_forgetting_the_wal(record: Record) -> list[int]:
+    """After how many calls the index has no WAL any more; notes are not counted."""
+    calls = [call for call in record.calls if call.kind != "N"]
+    return [at for at, call in enumerate(calls, 1) if call.kind == "U" and call.paths[0].endswith("-wal")]
+
+
 def check(store: PackStore, stored: set[int], cut: Cut) -> None:
     for number in stored:
         sha256, content = blob(number)
@@ -92,6 +99,18 @@ def test_pack_that_was_rewritten_does_not_come_back(used: Record, tmp_path: Path
         rewritten = {pack_name(each) for each in numbers(cut, "rewritten")}
         assert rewritten
         assert not rewritten & {file.name for file in (directory / "packs").iterdir()}, cut
+        shutil.rmtree(directory)
+
+
+def test_index_is_durable_before_its_wal_is_gone(used: Record, tmp_path: Path) -> None:
+    places = after_forgetting_the_wal(used)
+    assert places
+    for number, cut in enumerate(cuts_at(used, 1, places, Luck.GONE, count=CUTS_EACH)):
+        directory = cut.put(tmp_path / f"cut-{number}")
+        with closing(sqlite3.connect(directory / "packs" / "index.sqlite")) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)], cut
+        with closing(PackStore(directory / "packs", pack_bytes_max=PACK_BYTES)) as store:
+            check(store, numbers(cut, "stored") - numbers(cut, "removing"), cut)
         shutil.rmtree(directory)
 
 
