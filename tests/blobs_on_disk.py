@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metadata.model.identifiers import is_sha256
 from node.storage.blob_files import SIDECAR
-from tests.cold_blobs import cold_content, cold_names, cold_sizes, manifest_of
+from tests.cold_blobs import chunk_records, cold_content, cold_names, cold_sizes, manifest_of
 from tests.packed_blobs import age_packed_all, lose_packed, packed_content, packed_sizes
 
 
@@ -69,6 +69,15 @@ def change_byte(path: Path, offset: int) -> None:
         byte = file.read(1)
         file.seek(offset)
         file.write(bytes([byte[0] ^ 1]))
+
+
+def rot_chunk(data: Path, chunk_id: bytes) -> bool:
+    """One bit of a chunk is another; False if it is not there."""
+    for row, pack, start in chunk_records(data, chunk_id):
+        with suppress(FileNotFoundError):
+            change_byte(pack, start + row.length // 2)
+            return True
+    return False
 
 
 def lose_on(data: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from node.cold.chunks import ChunkStore
 from node.cold.manifest import ManifestInvalid, decode_manifest
 from node.packs.pack_file import pack_name
 from node.packs.record import HEAD_BYTES
-from node.packs.rows import blob_of
+from node.packs.rows import PackedBlob, blob_of
 from tests.packed_blobs import BUSY_S
 
 
@@ -30,19 +30,24 @@ def cold_content(data: Path, name: str) -> bytes | None:
     except (OSError, ManifestInvalid):
         return None
     found, store = list[bytes](), ChunkStore(data)
+    for chunk_id in manifest.ids():
+        content = None
+        for row, pack, start in chunk_records(data, chunk_id):
+            with suppress(OSError), pack.open("rb") as file:
+                content = content or store.unpack(row, os.pread(file.fileno(), row.length, start))
+        if content is None:
+            return None
+        found.append(content)
+    return b"".join(found)
+
+
+def chunk_records(data: Path, chunk_id: bytes) -> list[tuple[PackedBlob, Path, int]]:
+    """The rows of a chunk, each with its pack and where its record begins there, behind the head."""
     address = f"file:{data / 'chunks' / 'index.sqlite'}?mode=ro"
     asked = "SELECT sha256, pack, offset, length, digest, affirmed_at_ns FROM blobs WHERE sha256 = ?"
     with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as db:
-        for chunk_id in manifest.ids():
-            content = None
-            for row in map(blob_of, db.execute(asked, (chunk_id,))):
-                with suppress(OSError), (data / "chunks" / pack_name(row.place.pack)).open("rb") as pack:
-                    start = row.place.offset + HEAD_BYTES
-                    content = content or store.unpack(row, os.pread(pack.fileno(), row.length, start))
-            if content is None:
-                return None
-            found.append(content)
-    return b"".join(found)
+        rows = [blob_of(row) for row in db.execute(asked, (chunk_id,))]
+    return [(row, data / "chunks" / pack_name(row.place.pack), row.place.offset + HEAD_BYTES) for row in rows]
 
 
 def cold_sizes(data: Path) -> dict[str, int]:

@@ -122,9 +122,11 @@ async def conclude(arena: Arena, report: Report) -> None:
         return
     await verdict.final_reads(arena)
     await arena.contents.read_everything()
+    await arena.cold.be_mended()
     report.contents, report.contents_stored = len(arena.contents.kept), arena.contents.stored_count
     report.packed = await asyncio.to_thread(verdict.packed, arena)
     await verdict.stop_nodes(arena)  # they propose changes
+    report.cold, report.cold_acts = await asyncio.to_thread(arena.cold.judge), dict(arena.cold.counts)
     if await verdict.wait_for_agreement(arena):
         await verdict.stop_members(arena)
         stopped = list(arena.members.values())
@@ -142,6 +144,7 @@ async def under_load(
         await arena.resumed(arena.now_s(), "the start")
         group.create_task(arena.workload.run([*clients, *readers(arena)]))
         group.create_task(arena.contents.run())
+        group.create_task(arena.cold.run())
         group.create_task(arena.streams.run())
         until = arena.now_s() + asked.seconds
         deck: list[Kind] = []
@@ -153,6 +156,7 @@ async def under_load(
                 break
         arena.workload.stop()
         arena.contents.stop()
+        arena.cold.stop()
         arena.streams.stop()
     return windows
 

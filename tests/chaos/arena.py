@@ -18,6 +18,7 @@ from metadata.rpc.client import MetadataClient
 from metadata.rpc.roster import Roster
 from tests.chaos.access import Access, join
 from tests.chaos.clients import Client, Workload
+from tests.chaos.cold import ColdContents
 from tests.chaos.contents import Contents, session
 from tests.chaos.gaps import Streams
 from tests.chaos.isolation import packet_filter, why_no_shims
@@ -47,6 +48,7 @@ class Arena:
     shims: Shims | None
     workload: Workload
     contents: Contents
+    cold: ColdContents
     access: Access
     caller: Caller
     observer: MetadataClient
@@ -276,13 +278,15 @@ def _arena(
 ) -> Arena:
     workload = Workload(caller, random.Random(dice.getrandbits(64)))
     as_a_node = access.client()
+    contents = Contents(nodes, http, workload.ledger, random.Random(dice.getrandbits(64)))
     arena = Arena(
         members=members,
         nodes=nodes,
         network=network,
         shims=shims,
         workload=workload,
-        contents=Contents(nodes, http, workload.ledger, random.Random(dice.getrandbits(64))),
+        contents=contents,
+        cold=ColdContents(nodes, contents, random.Random(dice.getrandbits(64))),
         access=access,
         caller=caller,
         observer=access.client(),

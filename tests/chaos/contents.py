@@ -2,7 +2,8 @@
 
 What was acknowledged is there, whole, until its deletion is asked for. A refusal, a broken connection and
 silence are no faults while things break; a wrong byte, a lost file and a fault of ours (500) are. Most
-contents are small, so that nodes pack them. Each comes from the seed by its number, to be stored again.
+contents are small, so that nodes pack them. The large ones are versions of a few disks, so that they share
+chunks, and that a delta of one is the next. Each comes from the seed by its number, to be stored again.
 """
 
 import asyncio
@@ -10,12 +11,14 @@ import base64
 import json
 import random
 import ssl
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import aiohttp
 
 from ca.tls import client_context
+from filestore_client.transfer.delta import BASE_FIELD, DELTA_TYPE
 from node.packs.store import BLOB_BYTES_MAX
 from tests.chaos.clients import Ledger
 from tests.chaos.members import Member
@@ -25,8 +28,11 @@ from tests.seeded_content import SeededContent, even_by_logarithm
 CLIENTS = 3
 PAUSE_S_MAX = 0.4  # between two operations of one client: all share this machine's cores
 KEPT_MAX = 250  # files; beyond, more are deleted than stored
-LARGE_BYTES_MAX = 300 << 10
+LARGE_BYTES_MAX = 2 << 20
 LARGE, AGAIN, AT_ONCE = 0.15, 0.1, 0.6  # of all that are stored
+DELTAS = 0.5  # of those that have a version of the same disk before them
+DISKS, BLOCK_BYTES = 4, 64 << 10
+CHANGED = 0.1  # of the blocks of a disk, in each version
 BOUNDARIES = (1, BLOB_BYTES_MAX, BLOB_BYTES_MAX + 1)  # sizes that come more often than by chance
 REQUEST_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 5.0
@@ -43,10 +49,38 @@ _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which P
 class Content(SeededContent):
     """Within the bounds of small or of large ones, and at the boundaries more often than by chance."""
 
+    @property
+    def disk(self) -> int | None:
+        """The disk that this is a version of; None if it is small."""
+        return self.number % DISKS if self.size_bytes > BLOB_BYTES_MAX else None
+
+    def bytes(self) -> bytes:
+        """Made anew each time."""
+        if self.disk is None:
+            return super().bytes()
+        content = bytearray(random.Random(f"{self.seed} disk {self.disk}").randbytes(self.size_bytes))
+        dice = random.Random(f"{self.seed} bytes {self.number}")
+        for start in range(0, self.size_bytes, BLOCK_BYTES):
+            if dice.random() < CHANGED:
+                content[start : start + 64] = dice.randbytes(len(content[start : start + 64]))
+        return bytes(content)
+
     def _size(self, dice: random.Random) -> float:
         low, high = (BLOB_BYTES_MAX + 1, LARGE_BYTES_MAX) if dice.random() < LARGE else (1, BLOB_BYTES_MAX)
         even = round(even_by_logarithm(dice, low, high))
         return dice.choice(BOUNDARIES) if dice.random() < 0.1 else even
+
+
+def delta_of(base: Content, content: Content) -> bytes:
+    """What a client sends in place of the content if it refers to the base."""
+    old, new, found = base.bytes(), content.bytes(), bytearray()
+    for start in range(0, len(new), BLOCK_BYTES):
+        block = new[start : start + BLOCK_BYTES]
+        if old[start : start + len(block)] == block:
+            found += struct.pack("<BQI", 1, start, len(block))
+        else:
+            found += struct.pack("<BI", 0, len(block)) + block
+    return bytes(found)
 
 
 @dataclass(frozen=True)
@@ -107,7 +141,7 @@ class Contents:
         for node, stored in left:
             while not await self._read(client, node, stored):
                 if self._ledger.now_s() > give_up_at:
-                    self._fault(f"{stored.file_uuid} could not be read from {node} in the end")
+                    self.fault(f"{stored.file_uuid} could not be read from {node} in the end")
                     return
                 await asyncio.sleep(RETRY_S)
 
@@ -137,16 +171,18 @@ class Contents:
         if self._dice.random() < AT_ONCE:
             fields = (f"{key} {base64.b64encode(text.encode()).decode()}" for key, text in name.items())
             told = {"Upload-Length": str(content.size_bytes), "Upload-Metadata": ",".join(fields)}
-            created = await self._ask(client, "POST", FILES, {201}, content.bytes(), **_TUS, **told)
+            created = await self.ask(client, "POST", FILES, {201}, content.bytes(), **_TUS, **told)
         else:
             body = json.dumps({**name, "size_bytes": content.size_bytes}).encode()
-            created = await self._ask(
+            created = await self.ask(
                 client, "POST", FILES, {201}, body, **{"Content-Type": "application/json"}
             )
         if created is None or created.status != 201:
             return False
-        stored = File(json.loads(created.body)["file_uuid"], content)
-        is_there = created.offset == content.size_bytes or await self._put(client, stored, created.offset)
+        stored, offset = File(json.loads(created.body)["file_uuid"], content), created.offset
+        if offset <= 0 and self._dice.random() < DELTAS and (base := self._base_of(content)) is not None:
+            offset = await self._send_delta(client, base, stored)
+        is_there = offset == content.size_bytes or await self._put(client, stored, offset)
         if is_there:
             self.kept[stored.file_uuid] = stored
             self.stored_count += 1
@@ -158,6 +194,21 @@ class Contents:
         self._contents.append(Content(self._seed, len(self._contents)))
         return self._contents[-1]
 
+    def _base_of(self, content: Content) -> File | None:
+        """A file with another version of the same disk."""
+        files = [self.kept[name] for name in sorted(self.kept)] if content.disk is not None else []
+        versions = [each for each in files if _content_of(each).disk == content.disk]
+        return self._dice.choice(versions) if versions else None
+
+    async def _send_delta(self, client: str, base: File, stored: File) -> int:
+        """Send all as a delta of another file; how much of it is durable, as far as that was told."""
+        delta = delta_of(_content_of(base), _content_of(stored))
+        headers = _TUS | {"Content-Type": DELTA_TYPE, BASE_FIELD: base.file_uuid, "Upload-Offset": "0"}
+        path = f"{_file(stored)}/content"
+        answer = await self.ask(client, "PATCH", path, {204, 404, 409}, delta, **headers)
+        self._count("delta", is_done=answer is not None and answer.status == 204)
+        return -1 if answer is None else answer.offset
+
     async def _put(self, client: str, stored: File, offset: int) -> bool:
         """Send all from this offset on, and again from where it is said to stand; whether it is stored."""
         content, raw = stored.content, stored.content.bytes()
@@ -167,13 +218,13 @@ class Contents:
                 piece = f"{offset}-{len(raw) - 1}" if offset < len(raw) else "*"
                 headers["Content-Range"] = f"bytes {piece}/{len(raw)}"
             path = f"{_file(stored)}/content"
-            answer = await self._ask(client, "PUT", path, {200, 409}, raw[max(offset, 0) :], **headers)
+            answer = await self.ask(client, "PUT", path, {200, 409}, raw[max(offset, 0) :], **headers)
             if answer is None:
                 offset = 0
                 await asyncio.sleep(RETRY_S)
             elif answer.status == 200:
                 if json.loads(answer.body)["blob_sha256"] != content.sha256:
-                    self._fault(f"{stored.file_uuid} was stored with another sha256: {answer.body!r}")
+                    self.fault(f"{stored.file_uuid} was stored with another sha256: {answer.body!r}")
                 return True
             elif answer.status == 409 and answer.offset >= 0:
                 offset = answer.offset
@@ -184,11 +235,11 @@ class Contents:
     async def _read(self, client: str, node: str, stored: File) -> bool:
         """Whether that was answered. What is wrong with the answer is a fault."""
         was_deleted = stored.is_deleted
-        answer = await self._ask(client, "GET", _file(stored), GONE | {200}, node=node)
+        answer = await self.ask(client, "GET", _file(stored), GONE | {200}, node=node)
         if answer is None:
             return False
         if wrong := stored.wrong_with(answer.status, answer.body, was_deleted=was_deleted):
-            self._fault(f"{client} asked {node} for {stored.file_uuid}: {wrong}")
+            self.fault(f"{client} asked {node} for {stored.file_uuid}: {wrong}")
         return True
 
     async def _remove(self, client: str, stored: File) -> bool:
@@ -197,7 +248,7 @@ class Contents:
         del self.kept[stored.file_uuid]
         expected = {200}
         for _ in range(TRIES_MAX):
-            answer = await self._ask(client, "DELETE", _file(stored), expected)
+            answer = await self.ask(client, "DELETE", _file(stored), expected)
             if answer is not None and answer.status in expected:
                 stored.is_deleted = True
                 self._deleted.append(stored)
@@ -209,7 +260,7 @@ class Contents:
     def _any_node(self) -> str:
         return self._dice.choice(sorted(self._nodes))
 
-    async def _ask(
+    async def ask(
         self,
         client: str,
         method: str,
@@ -230,7 +281,7 @@ class Contents:
             self._ledger.errors["content " + ("broken off" if answer is None else str(answer.status))] += 1
             return None
         if answer.status not in expected:
-            self._fault(f"{client} {method} {path} at {node}: {answer.status} {answer.body[:300]!r}")
+            self.fault(f"{client} {method} {path} at {node}: {answer.status} {answer.body[:300]!r}")
         return answer
 
     async def _asked(
@@ -248,12 +299,12 @@ class Contents:
                 offset = int(answer.headers.get("Upload-Offset", "-1"))
                 return Answer(answer.status, offset, await answer.read())
         except aiohttp.ClientConnectorCertificateError as error:
-            self._fault(f"the certificate of {node} is not as it should be: {error}")
+            self.fault(f"the certificate of {node} is not as it should be: {error}")
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass
         return None
 
-    def _fault(self, text: str) -> None:
+    def fault(self, text: str) -> None:
         self._ledger.faults.append(f"at {self._ledger.now_s():.3f} s: {text}")
 
 
@@ -270,3 +321,8 @@ def session(root_pem: str, token: str) -> aiohttp.ClientSession:
 
 def _file(stored: File) -> str:
     return f"/api/v1/files/{stored.file_uuid}"
+
+
+def _content_of(stored: File) -> Content:
+    assert isinstance(stored.content, Content)
+    return stored.content

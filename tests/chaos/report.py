@@ -30,6 +30,8 @@ class Report:
     contents_stored: int = 0
     contents: int = 0  # of these, that were not deleted
     packed: int = 0  # of the latter
+    cold: int = 0  # of the same
+    cold_acts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     timeline: list[str] = field(default_factory=list)
 
@@ -46,7 +48,8 @@ def tell(report: Report) -> None:
             f" median {median_s:.2f} s, worst {worst_s:.2f} s"
         )
     stored, kept = report.contents_stored, report.contents
-    print(f"contents: {stored} stored, {kept} kept, of which {report.packed} in packs")
+    print(f"contents: {stored} stored, {kept} kept, of which {report.packed} in packs and {report.cold} cold")
+    print("  " + ", ".join(f"{name} {count}" for name, count in sorted(report.cold_acts.items())))
     print(f"operations: {report.operations}")
     for name, count in sorted(report.outcomes.items()):
         print(f"  {name:<26} {count:>8}")

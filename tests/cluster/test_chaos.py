@@ -68,6 +68,11 @@ def test_contents_were_packed(short_run: Run) -> None:
     assert 0 < short_run.report["packed"] < short_run.report["contents"], short_run.said
 
 
+def test_contents_turned_cold_and_the_disk_of_a_node_rotted(short_run: Run) -> None:
+    assert short_run.report["cold"] > 0, short_run.said
+    assert {"freeze", "rot"} <= set(short_run.report["cold_acts"]), short_run.said
+
+
 def run_with_only(directory: Path, *commands: str, faults: str) -> Run:
     """Where no other commands are than these."""
     for name in commands:
