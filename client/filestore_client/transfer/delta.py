@@ -8,6 +8,7 @@ deltas, or no longer has the base, `uploading` sends the bytes themselves.
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from filestore_client.base.errors import FilestoreError
 from filestore_client.base.paths import content_path
 from filestore_client.base.transport import Transport
 from filestore_client.transfer.cutting import CAN_CUT, CHUNK_BYTES_MIN, ID_BYTES, ChunkCutter
-from filestore_client.transfer.sources import READ_BYTES, Source
+from filestore_client.transfer.sources import Source, read_ahead
 
 DELTA_TYPE: Final = "application/vnd.filestore.delta"
 BASE_FIELD: Final = "Delta-Base"
@@ -69,13 +70,13 @@ async def encode_piece(
     """
     encoder, at, stop = DeltaEncoder(base), offset, offset + length
     is_end = stop == source.size_bytes
-    while at < stop:
-        part = await source.read(at, min(READ_BYTES, stop - at))
-        at += len(part)
-        records = await asyncio.to_thread(encoder.encode, part, is_last=is_end and at == stop)
-        if records:
-            yield records
-        progress(offset + encoder.content_bytes)
+    async with aclosing(read_ahead(source, offset, length)) as parts:
+        async for part in parts:
+            at += len(part)
+            records = await asyncio.to_thread(encoder.encode, part, is_last=is_end and at == stop)
+            if records:
+                yield records
+            progress(offset + encoder.content_bytes)
     if rest := encoder.finish():
         yield rest
     progress(offset + encoder.content_bytes)

@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import threading
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, BinaryIO, Protocol, TypeGuard
 
 from filestore_client.base.errors import FileChanged, FilestoreError, InvalidRequest
@@ -256,6 +256,22 @@ class StreamSource:
             parts.append(part)
             size_bytes += len(part)
         return b"".join(parts)
+
+
+async def read_ahead(source: Source, offset: int, length: int) -> AsyncGenerator[bytes, None]:
+    """Yield bytes of a prepared piece; the next part is read, and hashed, while the one before is used."""
+    end = offset + length
+    reading = asyncio.create_task(source.read(offset, min(READ_BYTES, length)))
+    try:
+        while offset < end:
+            part = await reading
+            offset += len(part)
+            if offset < end:
+                reading = asyncio.create_task(source.read(offset, min(READ_BYTES, end - offset)))
+            yield part
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 def source_of(content: Contents) -> Source:

@@ -9,9 +9,9 @@ read here never becomes available.
 Tested by tests/unit/filestore_client/test_sources.py.
 """
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from filestore_client.base.errors import (
@@ -26,7 +26,7 @@ from filestore_client.base.paths import upload_path
 from filestore_client.base.retry import TRY_AGAIN, RetryLimits
 from filestore_client.base.transport import Transport
 from filestore_client.transfer.delta import BASE_FIELD, DELTA_TYPE, Base, encode_piece
-from filestore_client.transfer.sources import READ_BYTES, Source
+from filestore_client.transfer.sources import Source, read_ahead
 
 PATCH_TYPE = "application/offset+octet-stream"
 DELTA_FAILURES_MAX = 2  # in a row; then the bytes themselves are sent
@@ -126,21 +126,11 @@ async def _send_piece(
 
 
 async def _parts(source: Source, offset: int, length: int, progress: SentBytes) -> AsyncIterator[bytes]:
-    """The next part is read, and hashed, while the one before is sent."""
-    end = offset + length
-    reading = asyncio.create_task(source.read(offset, min(READ_BYTES, length)))
-    try:
-        while offset < end:
-            part = await reading
-            following = offset + len(part)
-            if following < end:
-                reading = asyncio.create_task(source.read(following, min(READ_BYTES, end - following)))
+    async with aclosing(read_ahead(source, offset, length)) as parts:
+        async for part in parts:
             yield part
-            offset = following
+            offset += len(part)
             progress(offset)
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def _catch_up(
