@@ -55,8 +55,8 @@ UNDO = (
     Mutant.of(
         "restored state does not hold what its snapshot refers to",
         "coordinator/machine/cluster",
-        "SET log_index = sequence WHERE log_index IS NULL",
-        "SET log_index = 0 WHERE log_index IS NULL",
+        '"UPDATE kept_snapshots SET log_index = ? WHERE log_index IS NULL", (change.log_index,)',
+        '"UPDATE kept_snapshots SET log_index = 0 WHERE log_index IS NULL"',
         f"{_SNAPSHOTS}restored_state_holds_what_the_snapshot_itself_refers_to",
     ),
     Mutant.of(

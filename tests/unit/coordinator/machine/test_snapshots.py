@@ -316,14 +316,15 @@ def test_snapshots_beyond_the_bound_lose_their_content(state: State, monkeypatch
 
 
 def test_restored_state_holds_what_the_snapshot_itself_refers_to(state: State) -> None:
-    store(state, "f1", "aa")
-    begin(state)  # the copy is the state of this moment
+    store(state, "before", "aa")
+    begin(state)
+    store(state, "meanwhile", "bb")  # the copy is the state of this moment
     state.done(commands.RecordRestore(history="cafe"))
-    delete(state, "f1")
-    store(state, "f2", "bb")
-    delete(state, "f2")
+    store(state, "after", "cc")
+    for name in ("before", "meanwhile", "after"):
+        delete(state, name)
     assert collected(state) == 1
-    assert held(state).bytes == 5
+    assert held(state).blobs == 2
 
 
 def revived(state: State, file_uuid: str = "new", **changes: Any) -> Any:
