@@ -273,6 +273,7 @@ def copied(path: Path, checkout: Path) -> None:
     shutil.copy2(path, copy)
 
 
+@pytest.mark.long
 def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None:
     require_curl()
     checkout = tmp_path / "checkout"
