@@ -1,4 +1,4 @@
-"""What searches expect of a snapshot of the metadata: which content a restore finds. No I/O here."""
+"""The content that a restore to a snapshot of the metadata has to find. For searches. No I/O here."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ SIZES: Final = (3_000, 40_000, 300_000, 2 * MIB, 5 * MIB)  # small ones lie in p
 EQUAL_SHARE: Final = 0.7  # of the files: content that another file has, or had
 PROTECTED_SHARE: Final = 0.1
 UPLOADS_MAX: Final = 10  # of one content
-KNOWN_MAX: Final = 8  # of which one is chosen
+KNOWN_MAX: Final = 8  # one of these is chosen
 SOON_S: Final = 120.0
 SQUEEZED_S: Final = 90.0
 GONE_S: Final = 15 * 60.0  # as docs/undo.md promises
@@ -93,12 +93,12 @@ class UndoWorld:
             act()
 
     def end(self) -> None:
-        """End the coordinator that this process started beside those of the cluster."""
+        """End the coordinator of a restored cluster, which this process started."""
         if self.guest is not None:
             stop_children([self.cluster._development.children.pop(self.guest.id)])
 
     def _acts(self) -> list[Callable[[], None]]:
-        """What may happen, each as often as it is listed."""
+        """Return the acts, each as often as it is to come."""
         often = [self.create] * 12 + [self.delete] * 8 + [self.read] * 4 + [self.restore] * 4
         others = [self.delete_now] * 4 + [self.purge] * 3 + [self.snapshot] * 4 + [self.revive] * 4
         seldom = [self.protect] * 2 + [self.gc] * 3 + [self.go_back, self.lose_node]
@@ -256,7 +256,7 @@ class UndoWorld:
         for each in ballast:
             each.unlink()
         wait_until(self._has_room, what="the leader to know of the room", timeout_s=SOON_S)
-        self.gc()  # behind whatever the leader was about to do
+        self.gc()  # the leader has finished what it had begun
         lost = [each.snapshot_id in self._evicted() for each in self.copies]
         assert lost == sorted(lost, reverse=True), "a snapshot lost its content before an older one"
         self.copies = [each for each, is_lost in zip(self.copies, lost, strict=True) if not is_lost]
@@ -267,7 +267,7 @@ class UndoWorld:
         self._forget(gone)
 
     def go_back(self) -> None:
-        """Restore the whole cluster to a snapshot of which nothing was deleted for good, on a new machine."""
+        """Restore the cluster, on a new machine, to a snapshot without files that were deleted for good."""
         cluster = self.cluster
         nodes = [node.id for node in cluster.nodes]  # one that joined later would have to join again
         whole = [each for each in self.copies if each.promised.keys() == each.files.keys()]
@@ -294,7 +294,7 @@ class UndoWorld:
             each.is_readable = False
         self.check_all()
 
-    # What has to be true.
+    # Checks.
 
     def check_all(self) -> None:
         """Every file that was not deleted is readable, and the trash has what it should have."""
@@ -345,7 +345,7 @@ class UndoWorld:
         self.purged.discard(file.sha256)
 
     def _forget(self, names: list[str]) -> None:
-        """Of files that were deleted for good."""
+        """Forget files that were deleted for good."""
         gone = {name: self.files.pop(name).sha256 for name in names}
         left = {file.sha256 for file in self.files.values()}
         for each in self.copies:

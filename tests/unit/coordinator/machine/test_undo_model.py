@@ -50,7 +50,7 @@ PURGED_WITHIN_MS = 60_000
 
 @dataclass
 class Hold:
-    """What a snapshot may hold at most: content that files had while it was made. It may have failed.
+    """The most that a snapshot may hold: content that files had while it was made. It may have failed.
 
     `until_ms`: as a clock that was ahead has dated it.
     """
@@ -95,7 +95,7 @@ class UndoSearch(Search):
         return [*super().acts(), *often, *others, self.evict, self.evict, self.lose_node, self.change_hold]
 
     def risky(self) -> tuple[Callable[[], None], ...]:
-        """What changes the content that snapshots hold."""
+        """Return the acts that change the content that snapshots hold."""
         ends = (self.for_good, self.borrow, self.purge, self.squeeze)
         return *ends, self.end_holds, self.evict, self.go_back
 
@@ -300,7 +300,7 @@ class UndoSearch(Search):
         return [each for each in self.copies if each.until_ms > self.true_ms and not self._is_out(each)]
 
     def go_back(self) -> None:
-        """Restore the whole cluster to a snapshot of which nothing was deleted for good."""
+        """Restore the whole cluster to a snapshot without files that were deleted for good."""
         whole = [each for each in self._kept() if each.promised.keys() == each.files.keys()]
         if not whole:
             return
