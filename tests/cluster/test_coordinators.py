@@ -107,7 +107,7 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
         assert cluster.get(f"/project-files/{file_uuid}", node=guest.member).status == 200
         known = read_roster(cluster.data(cluster.nodes[0]) / "coordinators.json")
         assert guest.id in {record.coordinator_id for record in known}
-        assert "c4 leads." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
+        assert "c4 is the leader." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
         cluster.create()
         taken = json.loads(done(cluster, "job", "run", "snapshot", "--wait", "--json"))["result"]
         assert taken["coordinator"] == guest.id
