@@ -48,7 +48,8 @@ OPERATIONS: Final = OperationTable("Snapshots")
 async def list_page(request: web.Request) -> web.Response:
     """List the snapshots that the job `snapshot` has taken, oldest first. Admins only.
 
-    Those that hold no content any more are listed up to the newest hundred, also if their file is gone.
+    Those that hold no content any more are listed up to the newest hundred, also if their file is gone. Those
+    of coordinators that were removed are listed too, as they hold content: `is_readable` is false for them.
     """
     caller = await authenticate(request)
     query = ListSnapshots(caller=caller, **page_wanted(request))
@@ -73,7 +74,7 @@ async def list_files(request: web.Request) -> web.Response:
     """List the files with content in a snapshot, as they were then. Admins only.
 
     Only the coordinator that has taken it has its file: if that one does not answer, neither does any other
-    member. A snapshot of an earlier release is a conflict.
+    member. A snapshot of an earlier release, or of a coordinator that was removed, is a conflict.
     """
     caller = await authenticate(request)
     bucket_id, filename = query_text(request, "bucket_id"), query_text(request, "filename")
@@ -163,8 +164,14 @@ async def _answer(
 ) -> bytes:
     """Ask the coordinator that has the file of the snapshot, and return its answer.
 
-    Raises Unavailable if that coordinator does not answer, or is no member any more.
+    Raises Conflict if that coordinator was removed, Unavailable if it does not answer.
     """
+    if not snapshot.is_readable:
+        elsewhere = f", or from {snapshot.sent_to}" if snapshot.sent_to else ""
+        raise Conflict(
+            f"The coordinator {snapshot.coordinator_id}, which has the file of this snapshot, was removed. "
+            f"Only the whole cluster can be restored from it: from that file{elsewhere}."
+        )
     metadata = request.app[API].metadata
     try:
         return await metadata.ask_coordinator(snapshot.coordinator_id, call, timeout_s=CALL_TIMEOUT_S)

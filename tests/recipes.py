@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.released_columns import LIST, SCHEMA, listed
-from tests.test_tidy import committed_files
+from tests.sources import committed_files
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = "CONTRIBUTING.md"

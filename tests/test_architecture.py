@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import rooms as rooms_of_the_product
-from tests.test_tidy import committed_files
+from tests.sources import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("architecture", "walks", "invariants", "modules")

@@ -24,7 +24,8 @@ from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
 from tests.documents import CODE, DECISIONS, LINES_MAX, PAGES
 from tests.machines.runbook import DRILLS, exports, sections
-from tests.test_tidy import LINE_CHARACTERS_MAX, committed_files
+from tests.sources import committed_files
+from tests.test_tidy import LINE_CHARACTERS_MAX
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -272,6 +273,7 @@ def copied(path: Path, checkout: Path) -> None:
     shutil.copy2(path, copy)
 
 
+@pytest.mark.long
 def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None:
     require_curl()
     checkout = tmp_path / "checkout"

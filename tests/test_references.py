@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.documents import CODE, anchors
-from tests.test_tidy import ROOT, committed_files
+from tests.sources import ROOT, committed_files
 
 TEXTS: Final = {".md", ".yml", ".yaml", ".toml", ".ini", ".service", ".timer", ".conf", ".js"}
 NAMED: Final = re.compile(

@@ -14,7 +14,7 @@ from release import reference
 from release.client import COPIED, MADE, PACKAGE, current
 from release.deb import DOCUMENTS
 from release.target import MACHINES, target_of
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 PIN = re.compile(r"^([a-z0-9][\w.-]*)==(\S+)", re.MULTILINE)
 HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")

@@ -8,7 +8,7 @@ from collections import Counter
 
 from release.client import COPIED, PACKAGE
 from tests import rooms
-from tests.test_tidy import tree_of
+from tests.sources import tree_of
 
 LINES_MIN = 60  # of code; a module below has a reason
 SHARED_BY_MIN = 2

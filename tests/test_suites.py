@@ -2,7 +2,7 @@
 
 import re
 
-from tests.test_tidy import ROOT, SOURCES, name_of
+from tests.sources import ROOT, SOURCES, name_of
 
 MARK = re.compile(r"pytest\.mark\.long\b")
 

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from api.documentation import Documentation
 from api.routes import METADATA
 from node.content.routes import OPERATIONS
 from release.client import BEGIN, END
+from tests.sources import ROOT, SOURCES, committed_files, name_of, tree_of
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy")
 CLIENT, OURS = "client/filestore_client", (*PACKAGES, "filestore_client")
 FUNCTION_LINES_MAX = 60
@@ -59,37 +58,6 @@ PRIVATE_MODULES = {
 PRIVATE_BASES = {"RequestHandler"}  # of aiohttp.web: public to be named, not to be changed
 PUBLIC_IN_SPITE = {"os._exit"}  # documented
 SQL_IMPURE = re.compile(r"\b(random|randomblob|strftime|julianday)\s*\(|'now'|CURRENT_TIME")
-
-
-def committed_files() -> list[Path]:
-    """Every file that a commit would hold; in a copy without git, whatever is there."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if listing.returncode == 0:
-        names = [name for name in listing.stdout.decode().split("\0") if name]
-        return [ROOT / name for name in sorted(set(names)) if (ROOT / name).is_file()]
-    return sorted(
-        path
-        for path in ROOT.rglob("*")
-        if path.is_file()
-        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
-    )
-
-
-SOURCES = [path for path in committed_files() if path.suffix == ".py"]
-
-
-@functools.cache  # parsing takes seconds: only who runs these tests does it, not everybody who collects
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def imports_of(tree: ast.Module) -> Iterator[tuple[str, int]]:

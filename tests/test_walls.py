@@ -8,7 +8,7 @@ import pytest
 
 from deploy.cli import ENTRIES
 from tests import rooms
-from tests.test_tidy import tree_of
+from tests.sources import tree_of
 
 PACKAGES = ("ca", "runtime", "web", "metadata", "api", "coordinator", "node", "deploy", "filestore_client")
 SERVED = {"ca", "runtime", "web", "metadata", "api"}  # what both roles are made of

@@ -61,6 +61,10 @@ class SnapshotBody(Struct, frozen=True, kw_only=True):
     held_bytes: Annotated[
         Annotated[int, Meta(ge=0)], Meta(description="Their total size, each once.", examples=[12_000_000])
     ]
+    is_readable: Annotated[
+        bool,
+        Meta(description="Whether the coordinator is a member. If not, single files cannot be restored."),
+    ]
 
 
 class SnapshotList(Struct, frozen=True, kw_only=True):

@@ -95,8 +95,8 @@ def record_restore(change: Change, command: RecordRestore) -> None:
         _store_intermediate(change, command.intermediate_pem, command.intermediate_wrapped)
     join_tokens.revoke_after_restore(db)
     invitations.end_after_restore(db)
-    # The snapshot that this state is a copy of was being made.
-    db.execute("UPDATE kept_snapshots SET log_index = sequence WHERE log_index IS NULL")
+    # The snapshot that this state is a copy of was being made: it has all that there is now.
+    db.execute("UPDATE kept_snapshots SET log_index = ? WHERE log_index IS NULL", (change.log_index,))
     db.execute("UPDATE uploads SET epoch = max(epoch + 1, ?)", (at_ms // 1000,))
     kept = "doomed_at IS NOT NULL AND sha256 IN (SELECT sha256 FROM blobs WHERE collected_at IS NULL)"
     for (node_id,) in db.execute(f"SELECT DISTINCT node_id FROM blob_replicas WHERE {kept}").fetchall():

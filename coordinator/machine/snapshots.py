@@ -15,7 +15,7 @@ from ca.errors import Conflict, InvalidRequest, NotFound
 from coordinator.machine import backups, blobs, folders, project_files, replicas, vms
 from coordinator.machine.execution.access import User, require_admin
 from coordinator.machine.execution.change import Change, Question
-from metadata.model.records import BACKUP, PROJECT_FILE, VM
+from metadata.model.records import BACKUP, PROJECT_FILE, REMOVED, VM
 from metadata.model.snapshot_records import (
     EVICTED,
     EXPIRED,
@@ -45,7 +45,8 @@ LISTED_MAX: Final = 100  # that hold nothing any more
 
 _COLUMNS: Final = (
     "snapshot_id, coordinator_id, log_index, taken_at_ms, hold, held_until_ms, size_bytes, files, sent_to,"
-    " held_blobs, held_bytes"
+    " held_blobs, held_bytes, EXISTS (SELECT 1 FROM coordinators c"
+    f" WHERE c.coordinator_id = kept_snapshots.coordinator_id AND c.role <> '{REMOVED}')"
 )
 _FILE_COLUMNS: Final = (
     f"f.file_uuid, f.kind, f.bucket_id, b.name, f.owner_id, f.filename, {folders.PATH_COLUMN}, f.size_bytes,"
@@ -300,4 +301,5 @@ def _record(row: tuple[Any, ...]) -> SnapshotRecord:
         sent_to=row[8],
         held_blobs=row[9],
         held_bytes=row[10],
+        is_readable=bool(row[11]),
     )

@@ -21,7 +21,7 @@ from runtime.wording import counted
 _SNAPSHOTS: Final[Mapping[str, Callable[[Snapshot], object]]] = {
     "snapshot": lambda each: each.snapshot_id,
     "taken": lambda each: moment(each.taken_at),
-    "on": lambda each: each.coordinator_id,
+    "on": lambda each: each.coordinator_id if each.is_readable else f"{each.coordinator_id} (removed)",
     "files": lambda each: str(each.files),
     "size": lambda each: size(each.size_bytes),
     "content": lambda each: f"until {moment(each.held_until)}" if each.hold == "held" else each.hold,
@@ -56,8 +56,8 @@ def snapshot() -> None:
 def ls(connection: Connection, as_json: bool) -> None:
     """List the snapshots.
 
-    Each is on the coordinator that is named. "keeps" is the size of deleted files whose content leaves the
-    disks with this snapshot.
+    Each is on the coordinator that is named. If that was removed, only the whole cluster can be restored from
+    the snapshot. "keeps" is the size of deleted files whose content leaves the disks with this snapshot.
     """
 
     async def work(client: AsyncClient) -> list[Snapshot]:

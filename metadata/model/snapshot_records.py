@@ -17,6 +17,7 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True):
     `hold`: HELD while the content that it refers to stays on the disks; EXPIRED when that time is over;
     EVICTED if it ended early, as the disks were almost full. `held_until_ms`: when that time ends.
     `held_bytes`: content of deleted files that leaves the disks with this hold, each content once.
+    `is_readable`: the coordinator, which alone has the file, is a member of the cluster.
     """
 
     snapshot_id: str
@@ -30,6 +31,7 @@ class SnapshotRecord(Struct, frozen=True, kw_only=True):
     sent_to: str
     held_blobs: int
     held_bytes: int
+    is_readable: bool
 
 
 class SnapshotPage(Struct, frozen=True):

@@ -110,14 +110,14 @@ class PackCatchUp:
         They are then read from the medium: after a failed sync, the page cache may contain more than the
         medium.
         """
-        descriptor = self._reader(number).descriptor
+        reader = self._reader(number)
         try:
-            self._disk.fdatasync(descriptor)
+            self._disk.fdatasync(reader.descriptor)
         except OSError as error:
             if error.errno not in MEDIUM_ERRORS:
                 raise
             _log.error("a pack cannot be made durable", extra={"pack": number, "reason": error.strerror})
-        os.posix_fadvise(descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(reader.descriptor, start // PAGE_BYTES * PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
 
     def _index_records(self, number: int, start: int, *, is_known: bool) -> None:
         """Add the records of a pack to the index; nothing is written if it knows all of them (full disk)."""

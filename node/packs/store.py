@@ -218,8 +218,8 @@ class PackStore:
         start = found.place.offset // PAGE_BYTES * PAGE_BYTES  # the kernel keeps a page that is named in part
         stop = -(-(found.place.offset + HEAD_BYTES + found.length) // PAGE_BYTES) * PAGE_BYTES
         with suppress(FileNotFoundError, PackInvalid):
-            descriptor = self.reader(found.place.pack).descriptor
-            os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
+            reader = self.reader(found.place.pack)
+            os.posix_fadvise(reader.descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def drop_gone(self) -> None:
         """Close packs that another process has removed: until then their room is not given back."""
@@ -393,7 +393,8 @@ class PackStore:
     def _record(self, found: PackedBlob) -> bytes | None:
         """Return the payload of a record; None if it does not match the checksum in its row."""
         try:
-            return payload_of(self.reader(found.place.pack).descriptor, record_of(found))
+            reader = self.reader(found.place.pack)  # open while it is referenced: a rewriting may forget it
+            return payload_of(reader.descriptor, record_of(found))
         except (FileNotFoundError, PackInvalid):
             return None
         except OSError as error:

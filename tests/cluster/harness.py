@@ -162,13 +162,12 @@ class Cluster:
         self._development.stop()
         assert not self.leaked_secrets()
         if kind is None:
-            self._remove_content()
+            self._remove_data()
 
-    def _remove_content(self) -> None:
-        """That of a file's cluster would else be there until the run ends: 30 GB of all. Records stay."""
-        for node in self.nodes:
-            for area in ("blobs", "uploads"):
-                shutil.rmtree(self.data(node) / area, ignore_errors=True)
+    def _remove_data(self) -> None:
+        """That of a file's cluster would else be there until the run ends, maybe in memory. Logs stay."""
+        for member in self.members:
+            shutil.rmtree(self.data(member), ignore_errors=True)
 
     @property
     def ca(self) -> Path:

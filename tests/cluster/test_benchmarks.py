@@ -1,5 +1,7 @@
 """Every benchmark runs, with small numbers: they mean nothing then, but it does not break unseen.
 
+The default suite imports each, and `make long` runs it.
+
 A new module of `bench` is found by itself: it fails here until NUMBERS says how it is made short, or RUN_BY
 which benchmark starts it. Parts whose yardstick is not installed (etcd, nginx, wrk) are left out by the
 benchmarks themselves; what they say of it is printed.
@@ -100,8 +102,6 @@ NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
     "uploads": {"UPLOADS_RUNS": 1, "UPLOADS_BYTES": 8 * MIB},
     "workers": {"bench.workers.RUNS": 1, "bench.workers.RUN_S": 0.2},
 }
-# Several clusters, or a node that dies, or many records; `make long` runs those.
-LONG: Final = frozenset(PROGRAMS) - {"metadata"}
 PROGRAM: Final = """
 import importlib, json, sys
 for path, value in json.loads(sys.argv[2]).items():
@@ -140,15 +140,9 @@ def test_process_of_a_benchmark_is_started_by_one_that_runs(name: str) -> None:
     assert RUN_BY[name] in NUMBERS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TIMEOUT_S + 10)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (name in LONG))
-        for name in PROGRAMS
-        if name not in RUN_BY and name not in ELSEWHERE
-    ],
-)
+@pytest.mark.parametrize("name", [each for each in PROGRAMS if each not in RUN_BY and each not in ELSEWHERE])
 def test_benchmark_runs_with_small_numbers(name: str) -> None:
     assert name in NUMBERS, "say in NUMBERS how it is made short, or in RUN_BY who starts it"
     done = run(name)

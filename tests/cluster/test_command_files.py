@@ -141,7 +141,7 @@ def test_put_of_a_directory_stores_every_file_below_it(cluster: Cluster, tmp_pat
         assert cluster.get(f"/files/{uuid}").body == b"%d" % number
     (tmp_path / "empty").mkdir()
     code, line = refusal(cluster, "put", "-r", str(tmp_path / "empty"))
-    assert (code, line[:45]) == (2, "invalid_request: There is no file below /tmp/"[:45])
+    assert (code, line.partition(" /")[0]) == (2, "invalid_request: There is no file below")
 
 
 def test_name_that_one_file_has_is_enough_everywhere(cluster: Cluster, tmp_path: Path, name: str) -> None:

@@ -107,8 +107,10 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
         assert cluster.get(f"/project-files/{file_uuid}", node=guest.member).status == 200
         known = read_roster(cluster.data(cluster.nodes[0]) / "coordinators.json")
         assert guest.id in {record.coordinator_id for record in known}
-        assert "c4 leads." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
+        assert "c4 is the leader." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
         cluster.create()
+        taken = json.loads(done(cluster, "job", "run", "snapshot", "--wait", "--json"))["result"]
+        assert taken["coordinator"] == guest.id
         # Of four voters three are a majority, one of which is the new one.
         cluster.kill(cluster.coordinators[0])
         cluster.create()
@@ -123,6 +125,9 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
     assert "removed from the cluster" in guest.log.read_text()
     cluster.create()
     assert guest.id not in states(cluster)
+    assert f"{guest.id} (removed)" in done(cluster, "snapshot", "ls")
+    unreadable = cluster.get(f"/cluster/snapshots/{taken['file'].removesuffix('.sqlite')}/files")
+    assert (unreadable.status, unreadable.json["code"]) == (409, "conflict")
     again = cluster.filestore("coordinator", "add", "--id", guest.id, "--address", guest.address)
     assert (again.returncode, b"conflict" in again.stderr) == (5, True)
 

@@ -60,7 +60,7 @@ def test_start_is_told_step_by_step_and_ends_with_short_commands(
     assert re.search(r"^  \S*filestore put \.filestore/coordinator-1/ca\.pem$", shown.decode(), re.MULTILINE)
 
 
-@pytest.mark.long  # `make run` is in the suite, see tests/test_docs.py
+@pytest.mark.long
 def test_development_cluster_starts_stops_and_starts_again_on_its_data(tmp_path: Path) -> None:
     data = tmp_path / "dev"
     with development(data) as process:

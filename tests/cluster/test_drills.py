@@ -87,7 +87,7 @@ def test_machine_that_gets_another_address_is_the_same_after_a_command_for_each_
             done(cluster, "get", file_uuid, "--url", url, "-o", str(target))
             assert target.read_bytes() == content
             led = done(cluster, "coordinator", "transfer-leader", "--to", "c9")
-            assert "c9 leads." in led
+            assert "c9 is the leader." in led
 
 
 def test_disk_of_a_node_goes_to_another_host_with_all_that_is_on_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.processes import wait_until
 from tests.machines.bed import Machine
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 BLOCK = re.compile(r"<!-- test: machines on (?P<numbers>[\d ]+) -->\n```sh\n(?P<script>.*?)```", re.DOTALL)
 PRINTED = re.compile(r"filestore setup --join <<< '[^']+'")

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 BUILD_TIMEOUT_S = 600.0
 

@@ -14,7 +14,7 @@ from tests.debian_packages import require
 from tests.machines.bed import BRIDGE, INCLUDED, Machine, bed, make_base
 from tests.machines.conftest import PROGRAMS, SUITE
 from tests.machines.operator import copy_token, shown, until_healthy
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -16,7 +16,7 @@ import pytest
 from deploy.processes import wait_until
 from tests.debian_packages import require
 from tests.machines.bed import Namespaces, make_base
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

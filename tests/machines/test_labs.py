@@ -15,7 +15,7 @@ from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.machines.bed import BRIDGE, Machine
 from tests.machines.operator import ACCESS, WAIT_S, shown
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

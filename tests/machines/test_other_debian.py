@@ -13,7 +13,7 @@ from tests.machines.bed import bed, make_base
 from tests.machines.conftest import COMMANDS_MAX, HEALTHY_S_MAX, PROGRAMS
 from tests.machines.manual import follow
 from tests.machines.operator import UNITS, shown
-from tests.test_tidy import ROOT, committed_files
+from tests.sources import ROOT, committed_files
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

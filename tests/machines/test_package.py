@@ -15,8 +15,8 @@ from deploy.processes import wait_until
 from tests.debian_packages import require
 from tests.documents import PAGES
 from tests.machines.products import made
+from tests.sources import ROOT
 from tests.test_release import DEVELOPMENT_ONLY
-from tests.test_tidy import ROOT
 
 INSTALL_TIMEOUT_S = 600.0
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

@@ -172,7 +172,7 @@ PACKS = (
     _of(
         "what another process has left counted before it is synced",
         _CATCHING_UP,
-        "            self._disk.fdatasync(descriptor)\n",
+        "            self._disk.fdatasync(reader.descriptor)\n",
         "            pass\n",
         LEFT,
     ),

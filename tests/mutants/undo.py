@@ -1,6 +1,6 @@
 """Deliberate bugs in the trash, in protection, and in what snapshots hold.
 
-Each names the quick test that has to catch it.
+Each names the quick test that has to catch it. Those of SEARCHED have to be found by the random search.
 """
 
 from tests.mutants.mutant import Mutant
@@ -8,8 +8,12 @@ from tests.mutants.mutant import Mutant
 _SNAPSHOTS = "tests/unit/coordinator/machine/test_snapshots.py::test_"
 _TRASH = "tests/unit/coordinator/machine/test_trash.py::test_"
 _PROTECTION = "tests/unit/coordinator/machine/test_protection.py::test_"
+_SEARCH = (
+    "tests/unit/coordinator/machine/test_undo_model.py"
+    "::test_nothing_is_lost_that_the_trash_or_a_snapshot_keeps_and_nothing_stays_longer"
+)
 
-UNDO = (
+FOUND_BY_NAME = (
     Mutant.of(
         "hold of a snapshot forgotten while other files have the content",
         "coordinator/machine/blobs",
@@ -55,8 +59,8 @@ UNDO = (
     Mutant.of(
         "restored state does not hold what its snapshot refers to",
         "coordinator/machine/cluster",
-        "SET log_index = sequence WHERE log_index IS NULL",
-        "SET log_index = 0 WHERE log_index IS NULL",
+        '"UPDATE kept_snapshots SET log_index = ? WHERE log_index IS NULL", (change.log_index,)',
+        '"UPDATE kept_snapshots SET log_index = 0 WHERE log_index IS NULL"',
         f"{_SNAPSHOTS}restored_state_holds_what_the_snapshot_itself_refers_to",
     ),
     Mutant.of(
@@ -88,3 +92,121 @@ UNDO = (
         f"{_TRASH}oldest_go_first_when_disks_are_almost_full",
     ),
 )
+
+# What the random search has to find.
+SEARCHED = (
+    Mutant.of(
+        "hold forgotten with another file's content, found by the search",
+        "coordinator/machine/blobs",
+        "elif _is_last_file(change.db, sha256) and holds.forget(change.db, sha256):",
+        "elif holds.forget(change.db, sha256):",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "file in the trash is not held",
+        "coordinator/machine/trash",
+        "    holds.begin(change, row.blob_sha256, row.sequence)\n",
+        "",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "retention that ends takes content from snapshots",
+        "coordinator/machine/files",
+        "row.sequence, for_good=for_good)",
+        "row.sequence, for_good=True)",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "trash beyond a quota takes content from snapshots",
+        "coordinator/machine/trash",
+        "_end(change, sequence, sha256, bucket_id, is_urgent=False)\n        excess",
+        "_end(change, sequence, sha256, bucket_id, is_urgent=True)\n        excess",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "end of the trash takes content from snapshots",
+        "coordinator/machine/trash",
+        "_end(change, sequence, sha256, bucket_id, is_urgent=False)\n            gone",
+        "_end(change, sequence, sha256, bucket_id, is_urgent=True)\n            gone",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "trash that shrinks leaves content to snapshots",
+        "coordinator/machine/trash",
+        "sha256, bucket_id, is_urgent=True)\n        gone += 1",
+        "sha256, bucket_id, is_urgent=False)\n        gone += 1",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "purged content waits for the grace",
+        "coordinator/machine/trash",
+        "    if is_last and is_urgent:\n",
+        "    if is_last and not is_urgent:\n",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "retention does not end the time in the trash",
+        "coordinator/machine/trash",
+        "due_ms = min(due_ms, facts.retained_until_ms)",
+        "due_ms = max(due_ms, facts.retained_until_ms)",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "expiry ignores protection",
+        "coordinator/machine/expiry",
+        "if end_ms := protection.until_ms(change.db, file.sequence):",
+        "if (end_ms := protection.until_ms(change.db, file.sequence)) < 0:",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "content is held for the oldest snapshot",
+        "coordinator/machine/execution/holds",
+        '" ORDER BY sequence DESC LIMIT 1"',
+        '" ORDER BY sequence LIMIT 1"',
+        _SEARCH,
+    ),
+    Mutant.of(
+        "snapshot holds nothing that came while it was made",
+        "coordinator/machine/snapshots",
+        "log_index = command.log_index if command.snapshot_id else command.sequence",
+        "log_index = command.sequence",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "restored state holds nothing that came while its snapshot was made",
+        "coordinator/machine/cluster",
+        '"UPDATE kept_snapshots SET log_index = ? WHERE log_index IS NULL", (change.log_index,)',
+        '"UPDATE kept_snapshots SET log_index = sequence WHERE log_index IS NULL"',
+        _SEARCH,
+    ),
+    Mutant.of(
+        "snapshots hold content longer than a shorter setting says",
+        "coordinator/machine/snapshots",
+        'WHERE hold = ? AND held_until_ms > ?"',
+        'WHERE hold = ? AND held_until_ms < ?"',
+        _SEARCH,
+    ),
+    Mutant.of(
+        "newest snapshots are evicted",
+        "coordinator/machine/snapshots",
+        "log_index IS NOT NULL AND sequence <= ?",
+        "log_index IS NOT NULL AND sequence >= ?",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "snapshots are evicted without need",
+        "coordinator/machine/snapshots",
+        "if command.evict and not _is_any_over(db):",
+        "if not _is_any_over(db):",
+        _SEARCH,
+    ),
+    Mutant.of(
+        "snapshot that failed holds what comes later",
+        "coordinator/machine/snapshots",
+        "    close_unfinished(db)\n",
+        "",
+        _SEARCH,
+    ),
+)
+
+UNDO = (*FOUND_BY_NAME, *SEARCHED)

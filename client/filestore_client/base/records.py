@@ -256,6 +256,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     sent_to: str  # The other place that has a copy, or "".
     held_blobs: int  # Contents of deleted files that leave the disks after it.
     held_bytes: int  # Their total size, each once.
+    is_readable: bool  # Whether the coordinator is a member. If not, single files cannot be restored.
 
 
 class SnapshotFile(Struct, frozen=True, kw_only=True):

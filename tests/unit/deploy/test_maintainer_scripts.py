@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import ROOT
+from tests.sources import ROOT
 
 USER = "nobody"  # stands for `filestore`
 

@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 from aiohttp.http_writer import StreamWriter
 
-from tests.test_tidy import foreign_uses, sources_of, tree_of
+from tests.sources import tree_of
+from tests.test_tidy import foreign_uses, sources_of
 from tests.unit.tls_pairs import connection as tls_connection
 from tests.unit.tls_pairs import server_context
 from web import internals

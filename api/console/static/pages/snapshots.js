@@ -24,7 +24,7 @@ export default function Snapshots() {
     { key: "held_until", title: "Until", width: "11rem", hide: "narrow", render: (s) => html`<${When} at=${s.held_until} />` },
     { key: "held_bytes", title: "Keeps", width: "7rem", hide: "narrow", align: "end", render: (s) => html`<${Size} bytes=${s.held_bytes} />` },
     { key: "size_bytes", title: "Size", width: "6.5rem", hide: "wide", align: "end", render: (s) => html`<${Size} bytes=${s.size_bytes} />` },
-    { key: "coordinator_id", title: "Is on", width: "9rem", hide: "medium", render: (s) => html`<${Name}>${s.coordinator_id}</${Name}>` },
+    { key: "coordinator_id", title: "Is on", width: "9rem", hide: "medium", render: (s) => html`<${Name}>${s.is_readable ? s.coordinator_id : `${s.coordinator_id} (removed)`}</${Name}>` },
     { key: "sent_to", title: "Sent to", width: "11rem", hide: "wide", render: (s) => s.sent_to || html`<span class="quiet">nowhere else</span>` },
   ];
   const kept = list.rows.reduce((sum, snapshot) => sum + snapshot.held_bytes, 0);

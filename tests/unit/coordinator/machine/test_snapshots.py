@@ -10,7 +10,16 @@ import pytest
 from coordinator.machine import snapshots
 from metadata.model.snapshot_records import HeldContent
 from metadata.protocol import commands, queries
-from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create
+from tests.unit.state import (
+    ADMIN,
+    HOUR_MS,
+    Refusal,
+    State,
+    complete,
+    coordinator,
+    create,
+    membership,
+)
 
 DAY_MS = 24 * HOUR_MS
 NODES = ["n1", "n2", "n3"]
@@ -276,6 +285,17 @@ def test_snapshots_are_listed_by_page_for_admins_alone(state: State) -> None:
     assert state.ask(queries.ListSnapshots(caller=state.user("eva"))) == "forbidden"
 
 
+def test_snapshot_of_a_removed_coordinator_is_listed_as_such_and_holds_content(state: State) -> None:
+    store(state, "f1", "aa")
+    name = snapshot(state)
+    assert state.ask(queries.GetSnapshot(caller=ADMIN, snapshot_id=name))["is_readable"] is True
+    state.apply_entry(membership(state.log_index + 1, coordinator("c2")))
+    delete(state, "f1")
+    (listed,) = state.ask(queries.ListSnapshots(caller=ADMIN))["snapshots"]
+    assert (listed["coordinator_id"], listed["is_readable"], listed["hold"]) == ("c1", False, "held")
+    assert held(state).blobs == 1
+
+
 def test_snapshots_that_hold_nothing_any_more_are_forgotten(state: State) -> None:
     for _ in range(snapshots.LISTED_MAX + 3):
         snapshot(state, days=0)
@@ -296,14 +316,15 @@ def test_snapshots_beyond_the_bound_lose_their_content(state: State, monkeypatch
 
 
 def test_restored_state_holds_what_the_snapshot_itself_refers_to(state: State) -> None:
-    store(state, "f1", "aa")
-    begin(state)  # the copy is the state of this moment
+    store(state, "before", "aa")
+    begin(state)
+    store(state, "meanwhile", "bb")  # the copy is the state of this moment
     state.done(commands.RecordRestore(history="cafe"))
-    delete(state, "f1")
-    store(state, "f2", "bb")
-    delete(state, "f2")
+    store(state, "after", "cc")
+    for name in ("before", "meanwhile", "after"):
+        delete(state, name)
     assert collected(state) == 1
-    assert held(state).bytes == 5
+    assert held(state).blobs == 2
 
 
 def revived(state: State, file_uuid: str = "new", **changes: Any) -> Any:

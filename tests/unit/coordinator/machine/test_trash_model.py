@@ -10,10 +10,12 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from deploy.gns3.prune import KeepRules, reasons_to_keep
 from metadata.model.records import DEFAULT_BUCKET_ID
 from metadata.protocol import commands, queries
 from tests.unit.state import (
@@ -28,10 +30,11 @@ from tests.unit.state import (
 from tests.unit.trash_acts import DAY_MS, WEEK_MS, delete, purge, restore, rows, safety
 
 ACTS_MAX = 120
+FIRST_FILES = 10
 QUICK_SEEDS = 6
 BUCKETS = (DEFAULT_BUCKET_ID, "short", "quota")
 DAYS = {DEFAULT_BUCKET_ID: 7, "short": 1, "quota": 7}
-QUOTA_BYTES = 40
+QUOTA_BYTES = 20
 SIZE_BYTES = 5
 SLACK_MS = 2 * HOUR_MS  # a backup that others need is looked at each hour
 
@@ -57,7 +60,9 @@ class File:
     parent: str
     kept_ms: int  # 0: for ever
     protected_ms: int = 0
+    made_ms: int = 0
     trashed_ms: int = 0  # when it was deleted; 0: it was not
+    trashed_at: int = 0  # the log index of that
     due_ms: int = 0  # of the trash
 
 
@@ -71,32 +76,40 @@ class Search:
     true_ms: int = 1_700_000_000_000
     ahead_ms: int = 0  # of all clocks
     made: int = 0
+    nodes: list[str] = field(default_factory=lambda: ["n1", "n2"])  # where every content goes
     retained_ms: dict[str, int] = field(default_factory=dict)  # as the state had them before the act
     protected: set[str] = field(default_factory=set)
     tombstoned: set[str] = field(default_factory=set)
+    parents: set[str] = field(default_factory=set)  # files that others were built on
 
     def run(self) -> None:
-        self.state.nodes("n1", "n2")
+        self.state.nodes(*self.nodes)
         for name, days in DAYS.items():
             if name != DEFAULT_BUCKET_ID:
                 self.state.done(create_bucket(ADMIN, name, quota_bytes=QUOTA_BYTES * (name == "quota")))
                 self.state.done(safety(name, trash_days=days))
         acts = self.acts()
+        for _ in range(FIRST_FILES):
+            self.step(self.create)
         for _ in range(ACTS_MAX):
-            self.clock(ending=False)
-            self.dice.choice(acts)()
-            self.compare()
+            self.step(self.dice.choice(acts))
         self.ahead_ms = 0
         self.finish()
+
+    def step(self, act: Callable[[], None]) -> None:
+        self.clock(ending=False)
+        act()
+        self.compare()
 
     def acts(self) -> list[Callable[[], None]]:
         """What may happen, each as often as it is listed."""
         often = (
-            [self.create] * 5 + [self.delete] * 5 + [self.restore] * 4 + [self.wait] * 4 + [self.expire] * 3
+            [self.create] * 9 + [self.delete] * 5 + [self.restore] * 2 + [self.wait] * 3 + [self.expire] * 2
         )
         return [
             *often,
             *(self.protect, self.purge, self.override, self.jump, self.squeeze, self.collect, self.for_good),
+            self.prune,
         ]
 
     def clock(self, *, ending: bool) -> None:
@@ -107,11 +120,15 @@ class Search:
         names = sorted(name for name, file in self.files.items() if bool(file.trashed_ms) == trashed)
         return self.dice.choice(names) if names else "none"
 
+    def content(self) -> str:
+        """What a new file has, often that of another one."""
+        return f"sha{self.dice.randrange(12)}"
+
     def create(self) -> None:
         name = f"f{self.made}"
         self.made += 1
         parent = self.pick(trashed=False) if self.dice.random() < 0.5 else ""
-        hours = self.dice.choice([None, None, 1, 50])
+        hours = self.dice.choice([None, None, None, 1, 50])
         days = self.dice.choice([None, None, None, 2])
         bucket = self.dice.choice(BUCKETS)
         command = create_backup(
@@ -127,10 +144,10 @@ class Search:
                 **{each: getattr(command, each) for each in command.__struct_fields__}
                 | {"protect_seconds": days * 86_400}
             )
-        sha256 = f"sha{self.dice.randrange(6)}"
+        sha256 = self.content()
         if isinstance(self.state.apply(command), Refusal):
             return
-        if isinstance(self.state.apply(complete(ADMIN, name, sha256, ["n1", "n2"])), Refusal):
+        if isinstance(self.state.apply(complete(ADMIN, name, sha256, self.nodes)), Refusal):
             self.state.done(commands.DeleteFile(caller=ADMIN, file_uuid=name, kind=""))
             return
         at_ms = self.state.at_ms
@@ -140,13 +157,14 @@ class Search:
             parent,
             0 if hours is None else at_ms + hours * HOUR_MS,
             0 if days is None else at_ms + days * DAY_MS,
+            made_ms=at_ms,
         )
 
     def _has_child(self, name: str, *, trashed: bool) -> bool:
         return any(f.parent == name and bool(f.trashed_ms) == trashed for f in self.files.values())
 
-    def delete(self, *, override: bool = False, for_good: bool = False) -> None:
-        name = self.pick(trashed=False)
+    def delete(self, name: str = "", *, override: bool = False, for_good: bool = False) -> None:
+        name = name or self.pick(trashed=False)
         answer = delete(
             self.state,
             name,
@@ -171,7 +189,7 @@ class Search:
                 if not (status_was_over and self._has_child(name, trashed=True)):
                     del self.files[name]
                 return
-            file.trashed_ms = self.state.at_ms
+            file.trashed_ms, file.trashed_at = self.state.at_ms, self.state.log_index
             due_ms = self.state.at_ms + DAYS[file.bucket] * DAY_MS
             file.due_ms = min(due_ms, self.retained_ms.get(name) or due_ms)
             self._note_early()
@@ -181,6 +199,16 @@ class Search:
 
     def for_good(self) -> None:
         self.delete(for_good=True)
+
+    def prune(self) -> None:
+        """Delete the backups of a bucket that no rule keeps, the oldest first. Some are protected."""
+        bucket = self.dice.choice(BUCKETS)
+        rules = self.dice.choice((KeepRules(last=2), KeepRules(daily=2), KeepRules(weekly=1, monthly=1)))
+        live = [(name, f) for name, f in self.files.items() if f.bucket == bucket and not f.trashed_ms]
+        moments = [datetime.fromtimestamp(file.made_ms / 1000, UTC) for _, file in live]
+        for (name, _), reasons in zip(live, reasons_to_keep(moments, rules), strict=True):
+            if not reasons:
+                self.delete(name)
 
     def restore(self) -> None:
         name = self.pick(trashed=True)
@@ -197,8 +225,8 @@ class Search:
             parent = self.files[name].parent
             assert not parent or not self.files[parent].trashed_ms
 
-    def purge(self) -> None:
-        name = self.pick(trashed=True)
+    def purge(self, name: str = "") -> None:
+        name = name or self.pick(trashed=True)
         answer = purge(self.state, name)
         if answer is None:
             del self.files[name]
@@ -214,7 +242,7 @@ class Search:
             self.files[name].protected_ms = answer
 
     def wait(self) -> None:
-        self.true_ms += self.dice.choice([1, HOUR_MS, DAY_MS, 8 * DAY_MS])
+        self.true_ms += self.dice.choice([1, HOUR_MS, HOUR_MS, DAY_MS, DAY_MS, 8 * DAY_MS])
 
     def jump(self) -> None:
         self.ahead_ms = self.dice.choice([0, 0, 400 * DAY_MS, -400 * DAY_MS, HOUR_MS])
@@ -230,10 +258,20 @@ class Search:
         else:
             raise AssertionError("the loop has no end")
         self._note_gone()
+        late = [name for name, file in self.files.items() if file.trashed_ms and self._is_late(name)]
+        assert not late, f"{late} stay in the trash longer than promised"
+
+    def _is_late(self, name: str) -> bool:
+        """Whether its time in the trash is over. One that others were built on may have waited for them."""
+        return name not in self.parents and self.files[name].due_ms <= self.state.at_ms
 
     def squeeze(self) -> None:
         self.state.done(commands.SqueezeTrash(wanted_bytes=self.dice.choice([1, 12])))
+        before = {name: file.trashed_at for name, file in self.files.items() if file.trashed_ms}
         self._note_early()
+        left = [at for name, at in before.items() if name in self.files]
+        gone = [at for name, at in before.items() if name not in self.files]
+        assert max(gone, default=0) < min(left, default=1 << 62), "a file left the trash before an older one"
 
     def collect(self) -> None:
         self.clock(ending=True)
@@ -268,6 +306,7 @@ class Search:
     def compare(self) -> None:
         """The promises, at any moment."""
         live, trash = self._there()
+        self.parents |= {file.parent for file in self.files.values()}
         assert live == {name for name, file in self.files.items() if not file.trashed_ms}
         assert trash == {name for name, file in self.files.items() if file.trashed_ms}
         for name, file in self.files.items():
@@ -304,6 +343,7 @@ class Search:
             if file.protected_ms > self.true_ms and not file.trashed_ms
         }
         assert still <= self.protected, "a protection ended early"
+        assert not still & self.tombstoned, "a protected file has expired"
 
     def finish(self) -> None:
         """All that is not kept for ever goes within its time; then the trash is empty."""

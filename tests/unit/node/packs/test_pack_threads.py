@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from node.packs.pack_file import PackReader
 from node.packs.store import PackStore
 from tests.unit.node.packs.pack_acts import PACK_BYTES, blob
 from tests.unit.node.packs.test_pack_store import MANY, present, put, rewrite_all
@@ -62,3 +63,23 @@ def test_threads_that_store_remove_and_rewrite_agree_with_what_they_did(path: Pa
         file.unlink()
     with closing(PackStore(path)) as again:
         assert present(again) >= left
+
+
+def test_pack_that_another_thread_has_rewritten_stays_open_while_it_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor was closed, and could have been that of another file, between two steps of a read."""
+    give = PackStore.reader
+
+    def give_and_forget(store: PackStore, number: int) -> PackReader:
+        reader = give(store, number)
+        store._forget_reader(number)
+        return reader
+
+    with closing(PackStore(path, pack_bytes_max=PACK_BYTES)) as store:
+        put(store, 1)
+        found = store.find(blob(1)[0])
+        assert found is not None
+        monkeypatch.setattr(PackStore, "reader", give_and_forget)
+        store.drop_pages(found)
+        assert store.read(blob(1)[0]) == blob(1)[1]
