@@ -118,26 +118,29 @@ def copied_by_reflink(
 
 def _clone_all(scan: FolderScan, folder: int, place: str) -> list[FolderEntry] | None:
     entries: list[FolderEntry] = []
-    gone: set[str] = set()
+    gone: dict[str, str] = {}  # the first name of a file, and the name that has its place; "" before one has
     for number, entry in enumerate(scan.entries):
         if entry.kind != "file":
             entries.append(entry)
             continue
-        if entry.twin:
-            if entry.twin not in gone:
-                entries.append(entry)
+        first = gone.get(entry.twin, entry.twin)
+        if first:
+            entries.append(replace(entry, twin=first))
             continue
         try:
             source = open_file(folder, entry)
         except FolderChanges:
-            gone.add(entry.path)
+            gone[entry.twin or entry.path] = ""
             continue
+        if entry.twin:
+            gone[entry.twin] = entry.path
         target = os.open(f"{place}/{number}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.ioctl(target, _FICLONE, source)
             facts, copy = os.fstat(source), os.fstat(target)
             is_sparse = copy.st_blocks * 512 < copy.st_size
-            entries.append(replace(entry, size=copy.st_size, mtime_ns=facts.st_mtime_ns, is_sparse=is_sparse))
+            copied = replace(entry, twin="", size=copy.st_size, mtime_ns=facts.st_mtime_ns)
+            entries.append(replace(copied, is_sparse=is_sparse))
         except OSError:  # no reflinks here; of an empty file they need none
             return None
         finally:

@@ -45,8 +45,10 @@ def projects(btrfs: Path) -> Iterator[Path]:
     lab.mkdir(parents=True)
     (lab / "disk").write_bytes(b"before" * 10_000)
     os.link(lab / "disk", lab / "twin")
-    (lab / "gone").write_bytes(b"1")
-    (lab / "twin of it").hardlink_to(lab / "gone")
+    (lab / "gone").write_bytes(b"linked" * 1000)
+    (lab / "gone with it").hardlink_to(lab / "gone")
+    for name in ("its twin", "twin of it"):
+        (lab / name).hardlink_to(lab / "gone")
     (lab / "empty").touch()
     yield subvolume / "projects"
     subprocess.run(["btrfs", "subvolume", "delete", str(subvolume)], check=True, capture_output=True)
@@ -79,7 +81,8 @@ def test_reflink_copies_have_what_was_there(projects: Path) -> None:
     with work_in(projects) as work, opened_folder(lab) as folder:
         assert work is not None
         found = scan(folder, "lab")
-        (lab / "gone").unlink()
+        for name in ("gone", "gone with it"):
+            (lab / name).unlink()
         with copied_by_reflink(found, folder, work) as copies:
             assert copies is not None
             still, open_copy = copies
@@ -88,8 +91,17 @@ def test_reflink_copies_have_what_was_there(projects: Path) -> None:
             assert (projects / WORK / "copies").stat().st_mode & 0o777 == 0o700
         assert b"before" * 10_000 in content
         assert b"after" not in content
-        paths = {entry.path for entry in still.entries}
-        assert paths == {"", "disk", "twin", "empty"}  # neither a file that is gone, nor a name of it
+        assert content.count(b"linked" * 1000) == 1
+        twins = {entry.path: entry.twin for entry in still.entries}
+        # A file whose first names are gone has the next one as its first.
+        assert twins == {
+            "": "",
+            "disk": "",
+            "empty": "",
+            "its twin": "",
+            "twin": "disk",
+            "twin of it": "its twin",
+        }
         assert list((projects / WORK).iterdir()) == []
 
 
