@@ -50,12 +50,14 @@ class _Unchanged(Exception):
 class ProjectOutcome:
     """The result of one project. `stored` is None if the newest backup is the same, and nothing was stored.
 
-    `consistency`: how a full backup was read, see `BackupResult`.
+    `consistency`: how a full backup was read, see `BackupResult`. `topology`: the topology in the
+    backup, if it is at hand.
     """
 
     stored: Project | None
     missing: Missing
     consistency: str = ""
+    topology: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,6 @@ class BackupRun:
         if isinstance(newest, FAILURES):
             raise newest
         began_at = time.time()
-        self._journal.tried(project.project_id, at=began_at)
         self.refuse(project)
         with self._bar(project.name) as progress:
             outcome = await self.store(project, newest, progress)
@@ -184,7 +185,9 @@ class BackupRun:
         if current is None:
             assert newest is not None
             current = newest.file
-        images, errors = await self._images.store(current) if self._images is not None else (0, [])
+        images, errors = 0, list[Failure]()
+        if self._images is not None:
+            images, errors = await self._images.store(current, outcome.topology)
         if not errors:
             has_changed = is_stored and newest is not None
             self._journal.good(project.project_id, at=began_at, changed=has_changed)
@@ -244,6 +247,7 @@ class BackupRun:
 
         Raises ExportBroken if it breaks off again, Unavailable if the server is gone.
         """
+        self._journal.tried(project.project_id, at=time.time())
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 is_sent = self._journal.has_changed(project.project_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,15 @@ from msgspec import to_builtins
 
 from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
+from deploy.base.failures import (
+    FAILURES,
+    NEEDS_ATTENTION,
+    Failure,
+    exit_code_of,
+    line_of,
+    print_failure,
+    reason_of,
+)
 from deploy.base.options import Days, Duration
 from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
@@ -34,6 +42,7 @@ from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.images import Bar
 from deploy.gns3.local.backup import LocalBackupRun, back_up_server
 from deploy.gns3.local.server_files import identity_apart
+from deploy.gns3.logins import read_logins
 from deploy.gns3.metrics import STATUSES, record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
@@ -48,13 +57,14 @@ Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of every run. `local`, `configuration`: see the options with these names."""
+    """The options of every run. `local`, `snapshot`, `configuration`: see the options with these names."""
 
     bucket: str
     metrics: Path | None
     as_json: bool
     local: Path | None
     configuration: Path | None
+    snapshot: Path | None = None
 
 
 metrics_option = click.option(
@@ -98,8 +108,21 @@ protect_option = click.option(
 )
 @protect_option
 @local_option
+@click.option(
+    "--snapshot",
+    type=UserPath(file_okay=False, readable=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="With --local: that directory in a new snapshot of LVM or ZFS, for projects that run.",
+)
 @configuration_option
-@server_option
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="NAME",
+    help="A GNS3 server that you are signed in to. Can be given several times.  [default: the only one]",
+)
+@click.option("--all-servers", is_flag=True, help="Every GNS3 server that you are signed in to.")
 @bucket_option
 @metrics_option
 @json_option
@@ -115,13 +138,15 @@ def backup(
     leave_running: bool,
     protect_days: int | None,
     local: Path | None,
+    snapshot: Path | None,
     configuration: Path | None,
-    server: str,
+    servers: tuple[str, ...],
+    all_servers: bool,
     bucket: str,
     metrics: Path | None,
     as_json: bool,
 ) -> int:
-    """Back up projects of a GNS3 server.
+    """Back up projects of a GNS3 server, or of several.
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
@@ -132,19 +157,26 @@ def backup(
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
     without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
 
+    Several servers are backed up one after another. If one fails, the others are still backed up.
+
     With --local, the command runs on the machine of the server, as root or with CAP_DAC_READ_SEARCH. It reads
     the folders of projects: every file, with owner, mode and links. Running projects are read from snapshots
-    of btrfs or copies by reflink, if there are any. The server may be stopped. With --config, the server
-    itself is backed up too.
+    of btrfs or copies by reflink, if there are any, or from a given --snapshot. The server may be stopped.
+    With --config, the server itself is backed up too.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
-    options = RunOptions(bucket, metrics, as_json, local, configuration)
+    names = _server_names(servers, is_all=all_servers)
+    if len(names) > 1 and (on_close or local is not None or configuration is not None):
+        raise click.UsageError("--on-close, --local and --config are for one server: name it with --server.")
+    if snapshot is not None and local is None:
+        raise click.UsageError("--snapshot needs --local.")
+    options = RunOptions(bucket, metrics, as_json, local, configuration, snapshot)
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
 
-    async def work(reached: Gns3Server, client: AsyncClient) -> int:
+    async def work(reached: Gns3Server, client: AsyncClient) -> list[BackupResult]:
         wishes = BackupWishes(
             with_images=with_images,
             wait_s=float(wait_s),
@@ -156,13 +188,38 @@ def backup(
         if on_close:
             only = None if is_all else frozenset(each.project.project_id for each in results)
             await _watch(reached, runs, every_s=None, only=only)
-        return _exit_code(results, leave_running=leave_running)
+        return results
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
         record_unreached(identity, cluster, metrics)
         raise error
 
-    return run_with_server(connection, server, work, unreached=unreached, local=local)
+    def run(name: str) -> list[BackupResult]:
+        return run_with_server(connection, name, work, unreached=unreached, local=local)
+
+    runs = [run(names[0])] if len(names) == 1 else list(_runs_of(names, run, as_json=as_json))
+    return _exit_code(runs, leave_running=leave_running)
+
+
+def _server_names(named: Sequence[str], *, is_all: bool) -> list[str]:
+    """The servers to back up, at least one; "" is the only one. Raises UsageError, InvalidRequest."""
+    if is_all and named:
+        raise click.UsageError("Name the servers, or give --all-servers.")
+    return list(dict.fromkeys(sorted(read_logins().servers) if is_all else named)) or [""]
+
+
+def _runs_of(
+    names: Sequence[str], run: Callable[[str], list[BackupResult]], *, as_json: bool
+) -> Iterator[list[BackupResult] | Failure]:
+    """Yield the results of each server, or what prevented its run, which is printed."""
+    for name in names:
+        if not as_json:
+            click.echo(f"GNS3 server {name}:")
+        try:
+            yield run(name)
+        except FAILURES as error:
+            print_failure(name, error)
+            yield error
 
 
 @click.command()
@@ -263,8 +320,10 @@ async def _run(
         present = await reached.projects()
         chosen = choose(present)
         remembered.seen(present, at=time.time())
-        tell = partial(_tell, as_json=options.as_json)
-        begin = BackupRun if options.local is None else partial(LocalBackupRun, options.local)
+        tell = partial(_tell, server=reached.identity, as_json=options.as_json)
+        begin: Callable[..., BackupRun] = BackupRun
+        if options.local is not None:
+            begin = partial(LocalBackupRun, options.local, snapshot=options.snapshot)
         run = begin(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
         results += await run.run(present if chosen is None else chosen)
         if options.configuration is not None:
@@ -274,7 +333,7 @@ async def _run(
         if chosen is None:
             gone = _gone(remembered)
             for each in gone:
-                _tell(each, as_json=options.as_json)
+                tell(each)
             results += gone
     if not present:
         _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
@@ -320,10 +379,12 @@ def _gone(remembered: journal.Journal) -> list[BackupResult]:
     ]
 
 
-def _tell(result: BackupResult, *, as_json: bool) -> None:
+def _tell(result: BackupResult, *, server: ServerIdentity, as_json: bool) -> None:
     if as_json:
         print_json(
             {
+                "server": server.name,
+                "server_id": server.id,
                 "project_id": result.project.project_id,
                 "name": result.project.name,
                 "status": result.status,
@@ -371,14 +432,20 @@ def _summary(results: Sequence[BackupResult]) -> str:
     return f"{len(results)} projects: {', '.join(told)}."
 
 
-def _exit_code(results: Sequence[BackupResult], *, leave_running: bool) -> int:
+def _exit_code(runs: Sequence[Sequence[BackupResult] | Failure], *, leave_running: bool) -> int:
     """The code of the first failure; then that of a project that runs, then that of files left out.
 
-    A project that is gone is a failure, and so is a server that shows none.
+    A project that is gone is a failure, and so is a server that shows none, or has no results.
     """
-    if not results:
-        return exit_code_of(NotFound(""))
-    failed = [error for each in results if each.status != "running" for error in each.errors]
+    failed: list[Failure] = []
+    results: list[BackupResult] = []
+    for run in runs:
+        if isinstance(run, FAILURES):
+            failed.append(run)
+            continue
+        failed += [] if run else [NotFound("")]
+        failed += [error for each in run if each.status != "running" for error in each.errors]
+        results += run
     if failed:
         return exit_code_of(failed[0])
     if not leave_running and any(each.status == "running" for each in results):

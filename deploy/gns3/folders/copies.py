@@ -1,14 +1,16 @@
 """Copies of folders that stand still while they are read, made without copying bytes.
 
-A snapshot of btrfs has all folders of a directory at one moment. Where there is none, each file is copied by
-reflink (btrfs, XFS and others): a file is as at one moment, and the files of a folder are moments apart. Both
-are made in the directory WORK among the folders, on the same file system.
+A snapshot has all folders of a directory at one moment. One of btrfs is made here; another program can make
+one of LVM or ZFS. Where there is none, each file is copied by reflink (btrfs, XFS and others): a file is as
+at one moment, and the files of a folder are moments apart. Snapshots of btrfs and copies are made in the
+directory WORK among the folders, on the same file system.
 """
 
 import fcntl
 import os
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -70,6 +72,19 @@ def make_snapshot(directory: Path, work: int) -> Path | None:
     except OSError:
         return None
     return Path(f"/proc/self/fd/{work}/{_SNAPSHOT}") / directory.relative_to(subvolume)
+
+
+def is_new_snapshot(snapshot: Path, directory: Path) -> bool:
+    """Whether a snapshot of a directory was made, by another program, since the last call for this directory.
+
+    WORK has another time after each call. False if there is none, and if this user has no WORK.
+    """
+    try:
+        before = (directory / WORK).lstat()
+        os.utime(directory / WORK, ns=(before.st_atime_ns, time.time_ns()), follow_symlinks=False)
+        return (snapshot / WORK).lstat().st_mtime_ns == before.st_mtime_ns
+    except OSError:
+        return False
 
 
 def remove_snapshot(work: int) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.gns3.folders.copies import WORK, copied_by_reflink, make_snapshot, remove_snapshot, work_in
+from deploy.gns3.folders.copies import (
+    WORK,
+    copied_by_reflink,
+    is_new_snapshot,
+    make_snapshot,
+    remove_snapshot,
+    work_in,
+)
 from deploy.gns3.folders.entries import open_file, opened_folder, scan
 from deploy.gns3.folders.packing import pack
 from tests.unit.deploy.gns3.folders.test_packing import packed
@@ -119,6 +126,25 @@ def test_other_file_systems_have_neither(tmp_path: Path) -> None:
         assert list((tmp_path / WORK).iterdir()) == []
         content = b"".join(pack(found, lambda entry: open_file(folder, entry), comments={}))
         assert content
+
+
+def test_snapshot_of_another_program_is_new_once(tmp_path: Path) -> None:
+    projects, snapshot, other = tmp_path / "projects", tmp_path / "snapshot", tmp_path / "other"
+    for each in (projects, other):
+        (each / WORK).mkdir(parents=True)
+    assert not is_new_snapshot(snapshot, projects)
+    shutil.copytree(projects, snapshot)  # with its times
+    assert not is_new_snapshot(snapshot, other)
+    assert is_new_snapshot(snapshot, projects)
+    assert not is_new_snapshot(snapshot, projects)
+    shutil.rmtree(snapshot)
+    shutil.copytree(projects, snapshot)
+    with work_in(projects) as work:
+        assert work is not None
+        assert is_new_snapshot(snapshot, projects)
+    shutil.rmtree(projects / WORK)
+    (projects / WORK).symlink_to(snapshot / WORK)
+    assert not is_new_snapshot(snapshot, projects)
 
 
 def test_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
