@@ -9,7 +9,7 @@ fingerprint before its last byte: it is never seen without one.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -19,7 +19,7 @@ from deploy.base.failures import FAILURES, Failure
 from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missing, end_with_missing
 from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
-from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
+from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing, marked
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, Kind, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
@@ -352,7 +352,7 @@ class BackupRun:
             return missing
 
         try:
-            content = _marked(first, export.parts, finish)
+            content = marked(first, export.parts, finish)
             stored = await self._upload(project, content, begun, newest, progress)
         except _Unchanged:
             stored = None
@@ -487,17 +487,3 @@ async def _beginning(parts: AsyncIterator[bytes]) -> tuple[bytes, bool]:
         if len(read) > BUFFERED_BYTES_MAX:
             return bytes(read), False
     return bytes(read), True
-
-
-async def _marked(
-    first: bytes, parts: AsyncIterator[bytes], finish: Callable[[], Awaitable[Missing]]
-) -> AsyncGenerator[bytes, None]:
-    """The parts of an export; `finish` is awaited before the last of them, and says what they lack."""
-    held = first[-END_BYTES:]
-    yield first[:-END_BYTES]
-    async for part in parts:
-        passed = held + part
-        held = passed[-END_BYTES:]
-        yield passed[:-END_BYTES]
-    missing = await finish()
-    yield end_with_missing(held, missing)

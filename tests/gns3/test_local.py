@@ -48,12 +48,18 @@ def full_lab(server: LabServer, name: str) -> tuple[str, Path]:
     """A closed project with every kind of entry; its id and its folder."""
     project_id = server.make_project(name)
     folder = server.projects_path / project_id
+    fill(folder)
+    return project_id, folder
+
+
+def fill(folder: Path) -> None:
+    """Add every kind of entry to a project's folder. GNS3 cannot export it then: there is a pipe."""
     odd = folder / "project-files" / "odd"
     full_folder(odd)
     (odd / "b lab.gns3").rename(odd / "below.gns3")
-    for path in ("project-files/captures/a.pcap", "project-files/vpcs/x/vpcs.log", SNAPSHOT):
-        server.write(project_id, path, secrets.token_bytes(2000))
-    return project_id, folder
+    for name in ("project-files/captures/a.pcap", "project-files/vpcs/x/vpcs.log", SNAPSHOT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(secrets.token_bytes(2000))
 
 
 def local(server: LabServer) -> tuple[str, str]:

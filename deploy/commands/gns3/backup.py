@@ -1,12 +1,14 @@
 """`filestore gns3 backup` and `watch`: projects into the store, once or as time goes by."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import to_builtins
@@ -85,6 +87,28 @@ protect_option = click.option(
 )
 
 
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --local, --config, --bucket, --metrics and --json; it receives one `options`."""
+
+    @local_option
+    @configuration_option
+    @bucket_option
+    @metrics_option
+    @json_option
+    @functools.wraps(command)
+    def wrapped(
+        local: Path | None,
+        configuration: Path | None,
+        bucket: str,
+        metrics: Path | None,
+        as_json: bool,
+        **rest: Any,
+    ) -> Any:
+        return command(options=RunOptions(bucket, metrics, as_json, local, configuration), **rest)
+
+    return wrapped
+
+
 @click.command()
 @click.argument("projects", metavar="PROJECT...", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every project of the server that you may see.")
@@ -107,14 +131,12 @@ protect_option = click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
-@local_option
 @click.option(
     "--snapshot",
     type=UserPath(file_okay=False, readable=False, path_type=Path),
     metavar="DIRECTORY",
     help="With --local: that directory in a new snapshot of LVM or ZFS, for projects that run.",
 )
-@configuration_option
 @click.option(
     "--server",
     "servers",
@@ -123,9 +145,7 @@ protect_option = click.option(
     help="A GNS3 server that you are signed in to. Can be given several times.  [default: the only one]",
 )
 @click.option("--all-servers", is_flag=True, help="Every GNS3 server that you are signed in to.")
-@bucket_option
-@metrics_option
-@json_option
+@run_options
 @connection_options
 def backup(
     connection: Connection,
@@ -137,14 +157,10 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
-    local: Path | None,
     snapshot: Path | None,
-    configuration: Path | None,
     servers: tuple[str, ...],
     all_servers: bool,
-    bucket: str,
-    metrics: Path | None,
-    as_json: bool,
+    options: RunOptions,
 ) -> int:
     """Back up projects of a GNS3 server, or of several.
 
@@ -155,9 +171,8 @@ def backup(
     project. After an interruption, the same command continues with the remaining projects.
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
-    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
-
-    Several servers are backed up one after another. If one fails, the others are still backed up.
+    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good. Several
+    servers are backed up one after another. If one fails, the others are still backed up.
 
     With --local, the command runs on the machine of the server, as root or with CAP_DAC_READ_SEARCH. It reads
     the folders of projects: every file, with owner, mode and links. Running projects are read from snapshots
@@ -167,22 +182,19 @@ def backup(
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
     names = _server_names(servers, is_all=all_servers)
-    if len(names) > 1 and (on_close or local is not None or configuration is not None):
+    if len(names) > 1 and (on_close or options.local is not None or options.configuration is not None):
         raise click.UsageError("--on-close, --local and --config are for one server: name it with --server.")
-    if snapshot is not None and local is None:
+    if snapshot is not None and options.local is None:
         raise click.UsageError("--snapshot needs --local.")
-    options = RunOptions(bucket, metrics, as_json, local, configuration, snapshot)
+    options = replace(options, snapshot=snapshot)
+    wishes = BackupWishes(
+        with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss, protect_days=protect_days
+    )
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> list[BackupResult]:
-        wishes = BackupWishes(
-            with_images=with_images,
-            wait_s=float(wait_s),
-            accept_loss=accept_loss,
-            protect_days=protect_days,
-        )
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         results = await runs(choose)
         if on_close:
@@ -190,14 +202,7 @@ def backup(
             await _watch(reached, runs, every_s=None, only=only)
         return results
 
-    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, metrics)
-        raise error
-
-    def run(name: str) -> list[BackupResult]:
-        return run_with_server(connection, name, work, unreached=unreached, local=local)
-
-    runs = [run(names[0])] if len(names) == 1 else list(_runs_of(names, run, as_json=as_json))
+    runs = list(_runs_of(connection, names, work, options))
     return _exit_code(runs, leave_running=leave_running)
 
 
@@ -209,15 +214,25 @@ def _server_names(named: Sequence[str], *, is_all: bool) -> list[str]:
 
 
 def _runs_of(
-    names: Sequence[str], run: Callable[[str], list[BackupResult]], *, as_json: bool
+    connection: Connection,
+    names: Sequence[str],
+    work: Callable[[Gns3Server, AsyncClient], Awaitable[list[BackupResult]]],
+    options: RunOptions,
 ) -> Iterator[list[BackupResult] | Failure]:
-    """Yield the results of each server, or what prevented its run, which is printed."""
+    """Yield the results of each server. Of several, one that fails is printed, and its failure yielded."""
+
+    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
+        record_unreached(identity, cluster, options.metrics)
+        raise error
+
     for name in names:
-        if not as_json:
+        if len(names) > 1 and not options.as_json:
             click.echo(f"GNS3 server {name}:")
         try:
-            yield run(name)
+            yield run_with_server(connection, name, work, unreached=unreached, local=options.local)
         except FAILURES as error:
+            if len(names) == 1:
+                raise
             print_failure(name, error)
             yield error
 
@@ -234,24 +249,16 @@ def _runs_of(
 )
 @images_option
 @protect_option
-@local_option
-@configuration_option
 @server_option
-@bucket_option
-@metrics_option
-@json_option
+@run_options
 @connection_options
 def watch(
     connection: Connection,
     every_s: int,
     with_images: bool,
     protect_days: int | None,
-    local: Path | None,
-    configuration: Path | None,
     server: str,
-    bucket: str,
-    metrics: Path | None,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
@@ -261,24 +268,23 @@ def watch(
     """
 
     pauses = retry_pauses()
-    options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
         wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
-            await bucket_id_of(client, bucket)  # a wrong name ends the watch
+            await bucket_id_of(client, options.bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         await _watch(reached, runs, every_s=float(every_s), only=None)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, metrics)
+        record_unreached(identity, cluster, options.metrics)
         if not isinstance(error, ABSENT):
             raise error
         pause_s = next(pauses)
         _tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
-    run_with_server(connection, server, work, unreached=unreached, local=local)
+    run_with_server(connection, server, work, unreached=unreached, local=options.local)
 
 
 async def _watch(
