@@ -7,7 +7,7 @@ projects of a real gns3-server, turn by turn: a first night, nights without a ch
 every disk changed, one with a hundredth of one disk. Each round has new stores and new projects. A cluster of
 three nodes keeps three replicas and turns them cold after the night; restic and borg keep one copy on this
 disk. Processor time is that of the command; of Filestore, the machine's is shown too, which has the nodes.
-COLD_PROJECTS and COLD_MB change the sizes.
+GNS3_ROUNDS, COLD_PROJECTS and COLD_MB change how much is done.
 
 Then thirty projects of up to 300 MB on a gns3-server are exported. An export costs the GNS3 server most:
 whether a project has changed is known at its end only. So the exports alone are the yardstick. Both take
