@@ -9,7 +9,7 @@ fingerprint before its last byte: it is never seen without one.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
@@ -19,7 +19,7 @@ from deploy.base.failures import FAILURES, Failure
 from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missing, end_with_missing
 from deploy.gns3.chains import chains_of, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
-from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing
+from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing, marked
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, Kind, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
@@ -50,12 +50,14 @@ class _Unchanged(Exception):
 class ProjectOutcome:
     """The result of one project. `stored` is None if the newest backup is the same, and nothing was stored.
 
-    `consistency`: how a full backup was read, see `BackupResult`.
+    `consistency`: how a full backup was read, see `BackupResult`. `topology`: the topology in the
+    backup, if it is at hand.
     """
 
     stored: Project | None
     missing: Missing
     consistency: str = ""
+    topology: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,6 @@ class BackupRun:
         if isinstance(newest, FAILURES):
             raise newest
         began_at = time.time()
-        self._journal.tried(project.project_id, at=began_at)
         self.refuse(project)
         with self._bar(project.name) as progress:
             outcome = await self.store(project, newest, progress)
@@ -184,7 +185,9 @@ class BackupRun:
         if current is None:
             assert newest is not None
             current = newest.file
-        images, errors = await self._images.store(current) if self._images is not None else (0, [])
+        images, errors = 0, list[Failure]()
+        if self._images is not None:
+            images, errors = await self._images.store(current, outcome.topology)
         if not errors:
             has_changed = is_stored and newest is not None
             self._journal.good(project.project_id, at=began_at, changed=has_changed)
@@ -244,6 +247,7 @@ class BackupRun:
 
         Raises ExportBroken if it breaks off again, Unavailable if the server is gone.
         """
+        self._journal.tried(project.project_id, at=time.time())
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 is_sent = self._journal.has_changed(project.project_id)
@@ -348,7 +352,7 @@ class BackupRun:
             return missing
 
         try:
-            content = _marked(first, export.parts, finish)
+            content = marked(first, export.parts, finish)
             stored = await self._upload(project, content, begun, newest, progress)
         except _Unchanged:
             stored = None
@@ -483,17 +487,3 @@ async def _beginning(parts: AsyncIterator[bytes]) -> tuple[bytes, bool]:
         if len(read) > BUFFERED_BYTES_MAX:
             return bytes(read), False
     return bytes(read), True
-
-
-async def _marked(
-    first: bytes, parts: AsyncIterator[bytes], finish: Callable[[], Awaitable[Missing]]
-) -> AsyncGenerator[bytes, None]:
-    """The parts of an export; `finish` is awaited before the last of them, and says what they lack."""
-    held = first[-END_BYTES:]
-    yield first[:-END_BYTES]
-    async for part in parts:
-        passed = held + part
-        held = passed[-END_BYTES:]
-        yield passed[:-END_BYTES]
-    missing = await finish()
-    yield end_with_missing(held, missing)

@@ -9,7 +9,7 @@ Tested by tests/unit/deploy/gns3/test_losses.py.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,7 +19,7 @@ import aiohttp
 
 from ca.errors import FilestoreError, NotFound, Unavailable
 from deploy.base.printed import printable_name
-from deploy.gns3.archive import ExportDamaged, Missing, missing_of
+from deploy.gns3.archive import END_BYTES, ExportDamaged, Missing, end_with_missing, missing_of
 from deploy.gns3.fingerprint import ExportScan, Fingerprint, fingerprint_of
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
@@ -211,3 +211,17 @@ def known_missing(end: ExportEnd, recorded: Missing) -> Missing:
     if not end.is_heard:
         unknown |= set(recorded.names) - silent
     return missing_of(unknown.union(end.missing.names)) if unknown else end.missing
+
+
+async def marked(
+    first: bytes, parts: AsyncIterator[bytes], finish: Callable[[], Awaitable[Missing]]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of an export. `finish` is awaited before the last part, and returns what they lack."""
+    held = first[-END_BYTES:]
+    yield first[:-END_BYTES]
+    async for part in parts:
+        passed = held + part
+        held = passed[-END_BYTES:]
+        yield passed[:-END_BYTES]
+    missing = await finish()
+    yield end_with_missing(held, missing)

@@ -19,7 +19,7 @@ from deploy.base.terminal import SetProgress
 from deploy.gns3.damage import Damages
 from deploy.gns3.records import EMULATORS, ServerImage, is_built_in
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import label_of, manifest_of, stored_images
+from deploy.gns3.stored import label_of, manifest_of, named_images, stored_images
 from filestore_client import AsyncClient
 from filestore_client.base.errors import ChecksumMismatch
 from filestore_client.base.records import Image, Project
@@ -209,13 +209,16 @@ class NamedImages:
         self._stored_md5s: set[str] = set()
         self._on_server: list[ServerImage] | Failure | None = None
 
-    async def store(self, backup: Project) -> tuple[int, list[Failure]]:
-        """Store the images that a backup names and the store lacks: how many, and what failed."""
+    async def store(self, backup: Project, topology: bytes) -> tuple[int, list[Failure]]:
+        """Store the images that a backup names and the store lacks: how many, and what failed.
+
+        `topology`: the topology in the backup; b"" if it has to be read there.
+        """
         count = 0
         errors: list[Failure] = []
         try:
             on_server = await self._look_up()
-            named = (await manifest_of(self._client, backup)).images
+            named = named_images(topology) if topology else (await manifest_of(self._client, backup)).images
         except FAILURES as error:
             return 0, [error]
         for needed in named:

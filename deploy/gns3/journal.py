@@ -50,10 +50,14 @@ class _Content(msgspec.Struct):
 
 
 class Journal:
-    """Use within `opened`, which holds the lock. Every change is on disk when its method returns."""
+    """Use within `opened`, which holds the lock. Every change is on disk when its method returns.
+
+    Except `good`: it is on disk with the next change, or at the end. A run that is killed before loses only
+    how good the last projects were, and the next run looks at them again.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._is_saved = path, True
         try:
             self._content = msgspec.json.decode(path.read_bytes(), type=_Content)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -119,7 +123,7 @@ class Journal:
         """The newest backup of a project is as the project is. `changed`: the one before was not."""
         memory = self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at))
         memory.good_at, memory.changed, memory.tries = at, changed, 0
-        self._save()
+        self._is_saved = False
 
     def has_changed(self, project_id: str) -> bool:
         """Whether the last run found a change in a project; so the next one probably does, too."""
@@ -146,8 +150,14 @@ class Journal:
         """Return the oldest good time of all projects; without projects, when the last one was seen."""
         return min(self.good_at().values(), default=self._content.shown_at)
 
+    def close(self) -> None:
+        """Save what is not saved yet."""
+        if not self._is_saved:
+            self._save()
+
     def _save(self) -> None:
         write_durable(self._path, msgspec.json.encode(self._content), mode=0o600)
+        self._is_saved = True
 
 
 @contextmanager
@@ -164,6 +174,10 @@ def opened(server: ServerIdentity, cluster: str) -> Iterator[Journal]:
             raise Conflict(
                 f"Another backup of GNS3 server {server.name} is running on this machine."
             ) from None
-        yield Journal(path)
+        remembered = Journal(path)
+        try:
+            yield remembered
+        finally:
+            remembered.close()
     finally:
         os.close(descriptor)

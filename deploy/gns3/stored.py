@@ -115,15 +115,12 @@ async def manifest_of(client: AsyncClient, file: Project) -> Manifest:
     """Return the manifest of a backup's archive. Raises Conflict if it is not a project."""
     if is_full(file):
         _, topology = await head_of_full(client, file)
-        images = [
-            ManifestImage(filename=each.filename, md5=each.md5) for each in images_of_topology(topology)
-        ]
         return Manifest(
             file_uuid=file.file_uuid,
             archive="gns3",
             project_name="",
             format_version="",
-            images=images,
+            images=named_images(topology),
             truncated=False,
         )
     manifest = await client.files.manifest(file.file_uuid)
@@ -133,6 +130,11 @@ async def manifest_of(client: AsyncClient, file: Project) -> Manifest:
             f"GNS3 project: {manifest.archive}."
         )
     return manifest
+
+
+def named_images(topology: bytes) -> list[ManifestImage]:
+    """Return the images that a topology names."""
+    return [ManifestImage(filename=each.filename, md5=each.md5) for each in images_of_topology(topology)]
 
 
 def is_full(file: Project) -> bool:

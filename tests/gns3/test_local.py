@@ -5,6 +5,8 @@ import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ONE = "project-files/odd/project-files/mode 640"
 SNAPSHOT = "snapshots/one.gns3project"
+VOLUME_BYTES = 128 << 20
 SETTLED_S = 0.2  # a file that is younger makes its project be stored again
 
 
@@ -45,12 +48,18 @@ def full_lab(server: LabServer, name: str) -> tuple[str, Path]:
     """A closed project with every kind of entry; its id and its folder."""
     project_id = server.make_project(name)
     folder = server.projects_path / project_id
+    fill(folder)
+    return project_id, folder
+
+
+def fill(folder: Path) -> None:
+    """Add every kind of entry to a project's folder. GNS3 cannot export it then: there is a pipe."""
     odd = folder / "project-files" / "odd"
     full_folder(odd)
     (odd / "b lab.gns3").rename(odd / "below.gns3")
-    for path in ("project-files/captures/a.pcap", "project-files/vpcs/x/vpcs.log", SNAPSHOT):
-        server.write(project_id, path, secrets.token_bytes(2000))
-    return project_id, folder
+    for name in ("project-files/captures/a.pcap", "project-files/vpcs/x/vpcs.log", SNAPSHOT):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(secrets.token_bytes(2000))
 
 
 def local(server: LabServer) -> tuple[str, str]:
@@ -185,15 +194,95 @@ def test_running_project_needs_a_snapshot_or_copies(
         result = operator.json("backup", name, "--server", "btrfs", *local(lab))[0]
         assert (result["status"], result["consistency"]) == ("stored", "snapshot")
         (lab.projects_path / WORK).rmdir()  # nothing is left in it
-        inner = folder / "project-files" / "subvolume"
-        subprocess.run(["btrfs", "subvolume", "create", str(inner)], check=True, capture_output=True)
-        (inner / "file").write_bytes(b"which no snapshot has")
-        result = operator.json("backup", name, "--server", "btrfs", *local(lab))[0]
-        assert (result["status"], result["consistency"]) == ("stored", "copies")
-        content = operator.store.request("GET", f"/files/{result['file_uuid']}").body
-        assert b"which no snapshot has" in content
+        for place in (folder / "project-files" / "subvolume", folder):
+            make_subvolume(place)
+            (place / "file").write_bytes(str(place).encode())
+            result = operator.json("backup", name, "--server", "btrfs", *local(lab))[0]
+            assert (result["status"], result["consistency"]) == ("stored", "copies")
+            content = operator.store.request("GET", f"/files/{result['file_uuid']}").body
+            assert str(place).encode() in content  # which no snapshot has
         lab.stop_nodes(project_id)
         lab.close(project_id)
+
+
+def make_subvolume(place: Path) -> None:
+    """Make a folder a subvolume, with what is in it."""
+    before = place.with_name(f"{place.name} before")
+    if place.exists():
+        place.rename(before)
+    subprocess.run(["btrfs", "subvolume", "create", str(place)], check=True, capture_output=True)
+    if before.exists():
+        subprocess.run(["cp", "-a", f"{before}/.", str(place)], check=True)
+        shutil.rmtree(before)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A new file system in `image`, mounted at `volume`; skips the test where none can be mounted."""
+    image, mounted = tmp_path / "image", tmp_path / "volume"
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("mounts a file system")
+    with image.open("wb") as file:
+        file.truncate(VOLUME_BYTES)
+    mounted.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    done = subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a file: {done.stderr.decode()}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+@contextmanager
+def snapshot_of(volume: Path) -> Iterator[Path]:
+    """What LVM does: all blocks of a file system as at one moment, without a word to its programs."""
+    kept, mounted = volume.with_name("image of the snapshot"), volume.with_name("snapshot")
+    mounted.mkdir(exist_ok=True)
+    subprocess.run(["fsfreeze", "--freeze", str(volume)], check=True)
+    try:
+        subprocess.run(["cp", "--sparse=always", str(volume.with_name("image")), str(kept)], check=True)
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", str(volume)], check=True)
+    subprocess.run(["mount", "-o", "ro,loop", str(kept), str(mounted)], check=True)
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_running_project_is_read_from_a_given_snapshot(
+    operator: Operator, new: LabServer, volume: Path, name: str
+) -> None:
+    with LabServer(gns3server(), volume / "lab") as lab:
+        operator.login("volume", lab)
+        project_id, folder = full_lab(lab, name)
+        (lab.projects_path / WORK).mkdir()
+        lab.start_nodes(project_id)
+        settle()
+        command = ("backup", name, "--server", "volume", *local(lab), "--snapshot")
+        with snapshot_of(volume) as snapshot:
+            place = str(snapshot / "lab" / "projects")
+            (folder / ONE).write_bytes(b"written after the snapshot")
+            before, content = entries(snapshot / folder.relative_to(volume)), contents(folder)
+            result = operator.json(*command, place)[0]
+            assert (result["status"], result["consistency"]) == ("stored", "snapshot")
+            (folder / ONE).write_bytes(b"written after the backup")
+            code, _, err = operator.run(*command, place)
+            assert (code, "has no new snapshot" in err) == (5, True), err
+        lab.stop_nodes(project_id)
+        lab.close(project_id)
+        settle()
+        row = operator.json(*command, place)[0]
+        assert (row["status"], row["consistency"]) == ("stored", "stopped")  # it needs none
+        operator.do("restore", result["file_uuid"], "--to", "new", *local(new))
+        restored = new.projects_path / project_id
+        assert entries(restored) == before
+        content[os.fsencode(ONE).hex()] = (restored / ONE).read_bytes()
+        assert contents(restored) == content
+        assert b"written after" not in (restored / ONE).read_bytes()
+    assert operator.run(*command[:4], "--snapshot", place)[0] == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a device node")

@@ -320,3 +320,32 @@ def test_login_tries_what_images_are_read_with(keeper: Operator, lab: LabServer,
         2,
         True,
     )
+
+
+def test_one_of_several_servers_that_fails_stops_no_other(
+    keeper: Operator, lab: LabServer, tmp_path: Path
+) -> None:
+    every = ("backup", "--all", "--all-servers", "--metrics", str(tmp_path))
+    one_id = lab.make_project("one")
+    with LabServer(gns3server(), tmp_path / "first") as first:
+        keeper.login("first", first)
+        first.make_project("two")
+        rows = keeper.json(*every)
+        assert [(row["server"], row["name"], row["status"]) for row in rows] == [
+            ("first", "two", "stored"),
+            ("lab", "one", "stored"),
+        ]
+        assert len(list(tmp_path.glob("filestore_gns3_*.prom"))) == 2
+        said = keeper.do(*every)
+        assert re.findall(r"^GNS3 server (\w+):$", said, re.MULTILINE) == ["first", "lab"]
+        lab.start_nodes(one_id)
+        assert keeper.run(*every)[0] == 5
+        assert keeper.run(*every, "--leave-running")[0] == 0
+    named = ("backup", "--all", "--server", "lab", "--server", "first", "--deadline", "1")
+    code, said, err = keeper.run(*named)
+    assert (code, "one: is running" in err, "filestore: first: unavailable" in err) == (6, True, True), err
+    assert "1 projects: 0 stored (0 bytes), 0 unchanged, 1 running." in said
+    assert keeper.run(*every, "--deadline", "1")[0] == 6
+    for wrong in (["--local", str(tmp_path)], ["--on-close"]):
+        assert keeper.run(*named, *wrong)[0] == 2
+    assert keeper.run(*named, "--all-servers")[0] == 2

@@ -13,6 +13,7 @@ import pytest
 from deploy.processes import wait_until
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
+from tests.gns3.test_local import fill
 from tests.machines.bed import BRIDGE, Machine
 from tests.machines.operator import ACCESS, WAIT_S, shown
 from tests.sources import ROOT
@@ -20,9 +21,25 @@ from tests.sources import ROOT
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 RELAY = Path(__file__).parent / "programs" / "relay.py"
-GUIDE = (ROOT / "docs" / "gns3-nightly.md").read_text(encoding="utf-8")
+GUIDE, FULL = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gns3-nightly.md", "gns3-full.md")
+)
 ADDRESS, PORT = "10.0.0.9", 3080  # as the guide has them
 WATCH_LOG = "journalctl -o cat -u filestore-gns3-watch.service"
+WRITABLE = {
+    *("/tmp", "/var/tmp"),  # of its own
+    "/var/lib/filestore-gns3",
+    "/var/lib/prometheus/node-exporter",
+    "/opt/gns3/projects/.filestore",
+}
+PROBE = """[Service]
+ExecStart=
+ExecStart=/bin/sh /srv/probe
+"""
+PROBE_SCRIPT = """find /opt /etc /root /home /srv -type f -exec cat {} + > /dev/null && echo read all
+find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune \\
+    -o -type d -writable -print -prune -o -type f -writable -print
+"""
 METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_*.prom"
 
 
@@ -54,11 +71,20 @@ def accepts(path: Path) -> bool:
         return tried.connect_ex(str(path)) == 0
 
 
-def block(group: str) -> str:
+def block(group: str, page: str = GUIDE) -> str:
     """What the guide says there."""
-    found = re.search(rf"<!-- test: {group} -->\n```sh\n(.*?)```", GUIDE, re.DOTALL)
+    found = re.search(rf"<!-- test: {group} -->\n```sh\n(.*?)```", page, re.DOTALL)
     assert found is not None
     return found[1]
+
+
+def sign_in(machine: Machine, lab: LabServer) -> str:
+    """Follow the guide to a first night; what its service says."""
+    machine.run(f"{ACCESS}{block('token')}cp /var/lib/filestore/coordinator/ca.pem .")
+    machine.write("/srv/lab.password", lab.password_file.read_text())
+    machine.write("/srv/lab.compute-password", lab.compute_password_file.read_text())
+    machine.run(block("night"))
+    return machine.run("journalctl -o cat -u filestore-gns3.service")
 
 
 def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Machine], lab: LabServer) -> None:
@@ -67,11 +93,7 @@ def test_units_of_the_guide_back_up_and_prune_whatever_fails(machines: list[Mach
     good_id, bad_id = lab.make_project("good"), lab.make_project("bad")
     lab.add_qemu(good_id, "vm", hda_disk_image="router.qcow2")
     lab.close(good_id)
-    machine.run(f"{ACCESS}{block('token')}cp /var/lib/filestore/coordinator/ca.pem .")
-    machine.write("/srv/lab.password", lab.password_file.read_text())
-    machine.write("/srv/lab.compute-password", lab.compute_password_file.read_text())
-    machine.run(block("night"))
-    told = machine.run("journalctl -o cat -u filestore-gns3.service")
+    told = sign_in(machine, lab)
     assert "2 projects: 2 stored" in told
     assert "good: 1 images stored" in told
     assert 'status="stored"} 2.0' in machine.run(METRICS)
@@ -104,3 +126,51 @@ def pruned(machine: Machine, nights: int) -> str:
     journal = "journalctl -o cat -u filestore-gns3-prune.service"
     wait_until(lambda: machine.run(journal).count("Finished ") == nights, what="pruning", timeout_s=WAIT_S)
     return machine.run(journal)
+
+
+def copy_projects(machine: Machine, lab: LabServer) -> None:
+    """The folder of projects is on the machine now, with its owners, modes and links."""
+    archive = lab.directory / "projects.tar"
+    form = ("--create", "--acls", "--xattrs", "--numeric-owner", "--file", str(archive))
+    subprocess.run(
+        ["tar", *form, "-C", str(lab.directory), "projects"], check=True, stderr=subprocess.DEVNULL
+    )
+    machine.copy_in(archive, "/srv/")
+    machine.run(
+        "id gns3 || useradd --system gns3; install -d -o gns3 /opt/gns3; rm -rf /opt/gns3/projects;"
+        "tar --extract --xattrs --xattrs-include='*' --numeric-owner -f projects.tar -C /opt/gns3;"
+        "chown gns3: /opt/gns3/projects"
+    )
+
+
+def run_locally(machine: Machine) -> str:
+    """Start the service for folders; what it says, also if it fails."""
+    machine.run("systemctl start filestore-gns3-local.service || true")
+    invocation = shown(machine, "filestore-gns3-local.service", "InvocationID")
+    return machine.run(f"journalctl --sync; journalctl -o cat _SYSTEMD_INVOCATION_ID={invocation}")
+
+
+def test_unit_for_folders_reads_everything_and_writes_nothing_else(
+    machines: list[Machine], lab: LabServer
+) -> None:
+    machine = machines[1]
+    project_id = lab.make_project("full")
+    folder = f"/opt/gns3/projects/{project_id}"
+    assert "1 projects: 1 stored" in sign_in(machine, lab)
+    fill(lab.projects_path / project_id)
+    copy_projects(machine, lab)
+    machine.run(block("units", FULL))
+    assert "1 projects: 1 stored" in run_locally(machine)  # by a server that runs
+    machine.write("/srv/probe", PROBE_SCRIPT)
+    drop_in = "/etc/systemd/system/filestore-gns3-local.service.d/probe.conf"
+    machine.write(drop_in, PROBE)
+    machine.run("systemctl daemon-reload")
+    said = run_locally(machine).splitlines()
+    assert "read all" in said
+    open_to_all = f"{folder}/project-files/odd/project-files/mode 1777"
+    assert {line for line in said if line.startswith("/")} == WRITABLE | {open_to_all}
+    machine.run(f"rm {drop_in}; systemctl daemon-reload")
+
+    lab.start_nodes(project_id)
+    machine.run(f"touch {folder}/new")
+    assert "0 unchanged, 1 running" in run_locally(machine)

@@ -111,4 +111,18 @@ LABS = (
         "if newest_ns > self.begun_ns + SETTLED_NS:",
         f"{_FOLDERS}entries.py::test_file_that_has_just_changed_never_has_the_digest_of_another_scan",
     ),
+    _of(
+        "snapshot of an earlier night counts as one of this night",
+        "folders/copies",
+        "os.utime(directory / WORK, ns=(before.st_atime_ns, time.time_ns()), follow_symlinks=False)",
+        "pass",
+        f"{_FOLDERS}copies.py::test_snapshot_of_another_program_is_new_once",
+    ),
+    _of(
+        "journal forgets which backups were good when it ends",
+        "journal",
+        "            remembered.close()\n",
+        "            pass\n",
+        f"{_STATE}projects_without_a_good_backup_since_many_tries_come_last",
+    ),
 )

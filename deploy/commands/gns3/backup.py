@@ -1,19 +1,29 @@
 """`filestore gns3 backup` and `watch`: projects into the store, once or as time goes by."""
 
 import asyncio
+import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import to_builtins
 
 from ca.errors import Conflict, NotFound
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import NEEDS_ATTENTION, Failure, exit_code_of, line_of, reason_of
+from deploy.base.failures import (
+    FAILURES,
+    NEEDS_ATTENTION,
+    Failure,
+    exit_code_of,
+    line_of,
+    print_failure,
+    reason_of,
+)
 from deploy.base.options import Days, Duration
 from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
@@ -34,6 +44,7 @@ from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.images import Bar
 from deploy.gns3.local.backup import LocalBackupRun, back_up_server
 from deploy.gns3.local.server_files import identity_apart
+from deploy.gns3.logins import read_logins
 from deploy.gns3.metrics import STATUSES, record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
@@ -48,13 +59,14 @@ Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of every run. `local`, `configuration`: see the options with these names."""
+    """The options of every run. `local`, `snapshot`, `configuration`: see the options with these names."""
 
     bucket: str
     metrics: Path | None
     as_json: bool
     local: Path | None
     configuration: Path | None
+    snapshot: Path | None = None
 
 
 metrics_option = click.option(
@@ -73,6 +85,28 @@ protect_option = click.option(
     metavar="DAYS",
     help="Protect the backups from deletion for these days: 30d.  [default: as their bucket has it]",
 )
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --local, --config, --bucket, --metrics and --json; it receives one `options`."""
+
+    @local_option
+    @configuration_option
+    @bucket_option
+    @metrics_option
+    @json_option
+    @functools.wraps(command)
+    def wrapped(
+        local: Path | None,
+        configuration: Path | None,
+        bucket: str,
+        metrics: Path | None,
+        as_json: bool,
+        **rest: Any,
+    ) -> Any:
+        return command(options=RunOptions(bucket, metrics, as_json, local, configuration), **rest)
+
+    return wrapped
 
 
 @click.command()
@@ -97,12 +131,21 @@ protect_option = click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
-@local_option
-@configuration_option
-@server_option
-@bucket_option
-@metrics_option
-@json_option
+@click.option(
+    "--snapshot",
+    type=UserPath(file_okay=False, readable=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="With --local: that directory in a new snapshot of LVM or ZFS, for projects that run.",
+)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="NAME",
+    help="A GNS3 server that you are signed in to. Can be given several times.  [default: the only one]",
+)
+@click.option("--all-servers", is_flag=True, help="Every GNS3 server that you are signed in to.")
+@run_options
 @connection_options
 def backup(
     connection: Connection,
@@ -114,14 +157,12 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
-    local: Path | None,
-    configuration: Path | None,
-    server: str,
-    bucket: str,
-    metrics: Path | None,
-    as_json: bool,
+    snapshot: Path | None,
+    servers: tuple[str, ...],
+    all_servers: bool,
+    options: RunOptions,
 ) -> int:
-    """Back up projects of a GNS3 server.
+    """Back up projects of a GNS3 server, or of several.
 
     PROJECT is a name or an id. A project that has not changed since its last backup is not stored again.
 
@@ -130,39 +171,70 @@ def backup(
     project. After an interruption, the same command continues with the remaining projects.
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
-    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
+    without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good. Several
+    servers are backed up one after another. If one fails, the others are still backed up.
 
     With --local, the command runs on the machine of the server, as root or with CAP_DAC_READ_SEARCH. It reads
     the folders of projects: every file, with owner, mode and links. Running projects are read from snapshots
-    of btrfs or copies by reflink, if there are any. The server may be stopped. With --config, the server
-    itself is backed up too.
+    of btrfs or copies by reflink, if there are any, or from a given --snapshot. The server may be stopped.
+    With --config, the server itself is backed up too.
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
-    options = RunOptions(bucket, metrics, as_json, local, configuration)
+    names = _server_names(servers, is_all=all_servers)
+    if len(names) > 1 and (on_close or options.local is not None or options.configuration is not None):
+        raise click.UsageError("--on-close, --local and --config are for one server: name it with --server.")
+    if snapshot is not None and options.local is None:
+        raise click.UsageError("--snapshot needs --local.")
+    options = replace(options, snapshot=snapshot)
+    wishes = BackupWishes(
+        with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss, protect_days=protect_days
+    )
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
 
-    async def work(reached: Gns3Server, client: AsyncClient) -> int:
-        wishes = BackupWishes(
-            with_images=with_images,
-            wait_s=float(wait_s),
-            accept_loss=accept_loss,
-            protect_days=protect_days,
-        )
+    async def work(reached: Gns3Server, client: AsyncClient) -> list[BackupResult]:
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         results = await runs(choose)
         if on_close:
             only = None if is_all else frozenset(each.project.project_id for each in results)
             await _watch(reached, runs, every_s=None, only=only)
-        return _exit_code(results, leave_running=leave_running)
+        return results
+
+    runs = list(_runs_of(connection, names, work, options))
+    return _exit_code(runs, leave_running=leave_running)
+
+
+def _server_names(named: Sequence[str], *, is_all: bool) -> list[str]:
+    """The servers to back up, at least one; "" is the only one. Raises UsageError, InvalidRequest."""
+    if is_all and named:
+        raise click.UsageError("Name the servers, or give --all-servers.")
+    return list(dict.fromkeys(sorted(read_logins().servers) if is_all else named)) or [""]
+
+
+def _runs_of(
+    connection: Connection,
+    names: Sequence[str],
+    work: Callable[[Gns3Server, AsyncClient], Awaitable[list[BackupResult]]],
+    options: RunOptions,
+) -> Iterator[list[BackupResult] | Failure]:
+    """Yield the results of each server. Of several, one that fails is printed, and its failure yielded."""
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, metrics)
+        record_unreached(identity, cluster, options.metrics)
         raise error
 
-    return run_with_server(connection, server, work, unreached=unreached, local=local)
+    for name in names:
+        if len(names) > 1 and not options.as_json:
+            click.echo(f"GNS3 server {name}:")
+        try:
+            yield run_with_server(connection, name, work, unreached=unreached, local=options.local)
+        except FAILURES as error:
+            if len(names) == 1:
+                raise
+            print_failure(name, error)
+            yield error
 
 
 @click.command()
@@ -177,24 +249,16 @@ def backup(
 )
 @images_option
 @protect_option
-@local_option
-@configuration_option
 @server_option
-@bucket_option
-@metrics_option
-@json_option
+@run_options
 @connection_options
 def watch(
     connection: Connection,
     every_s: int,
     with_images: bool,
     protect_days: int | None,
-    local: Path | None,
-    configuration: Path | None,
     server: str,
-    bucket: str,
-    metrics: Path | None,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     """Back up all projects daily, and each when it is closed.
 
@@ -204,24 +268,23 @@ def watch(
     """
 
     pauses = retry_pauses()
-    options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
         wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
-            await bucket_id_of(client, bucket)  # a wrong name ends the watch
+            await bucket_id_of(client, options.bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         await _watch(reached, runs, every_s=float(every_s), only=None)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, metrics)
+        record_unreached(identity, cluster, options.metrics)
         if not isinstance(error, ABSENT):
             raise error
         pause_s = next(pauses)
         _tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
-    run_with_server(connection, server, work, unreached=unreached, local=local)
+    run_with_server(connection, server, work, unreached=unreached, local=options.local)
 
 
 async def _watch(
@@ -263,8 +326,10 @@ async def _run(
         present = await reached.projects()
         chosen = choose(present)
         remembered.seen(present, at=time.time())
-        tell = partial(_tell, as_json=options.as_json)
-        begin = BackupRun if options.local is None else partial(LocalBackupRun, options.local)
+        tell = partial(_tell, server=reached.identity, as_json=options.as_json)
+        begin: Callable[..., BackupRun] = BackupRun
+        if options.local is not None:
+            begin = partial(LocalBackupRun, options.local, snapshot=options.snapshot)
         run = begin(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
         results += await run.run(present if chosen is None else chosen)
         if options.configuration is not None:
@@ -274,7 +339,7 @@ async def _run(
         if chosen is None:
             gone = _gone(remembered)
             for each in gone:
-                _tell(each, as_json=options.as_json)
+                tell(each)
             results += gone
     if not present:
         _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
@@ -320,10 +385,12 @@ def _gone(remembered: journal.Journal) -> list[BackupResult]:
     ]
 
 
-def _tell(result: BackupResult, *, as_json: bool) -> None:
+def _tell(result: BackupResult, *, server: ServerIdentity, as_json: bool) -> None:
     if as_json:
         print_json(
             {
+                "server": server.name,
+                "server_id": server.id,
                 "project_id": result.project.project_id,
                 "name": result.project.name,
                 "status": result.status,
@@ -371,14 +438,20 @@ def _summary(results: Sequence[BackupResult]) -> str:
     return f"{len(results)} projects: {', '.join(told)}."
 
 
-def _exit_code(results: Sequence[BackupResult], *, leave_running: bool) -> int:
+def _exit_code(runs: Sequence[Sequence[BackupResult] | Failure], *, leave_running: bool) -> int:
     """The code of the first failure; then that of a project that runs, then that of files left out.
 
-    A project that is gone is a failure, and so is a server that shows none.
+    A project that is gone is a failure, and so is a server that shows none, or has no results.
     """
-    if not results:
-        return exit_code_of(NotFound(""))
-    failed = [error for each in results if each.status != "running" for error in each.errors]
+    failed: list[Failure] = []
+    results: list[BackupResult] = []
+    for run in runs:
+        if isinstance(run, FAILURES):
+            failed.append(run)
+            continue
+        failed += [] if run else [NotFound("")]
+        failed += [error for each in run if each.status != "running" for error in each.errors]
+        results += run
     if failed:
         return exit_code_of(failed[0])
     if not leave_running and any(each.status == "running" for each in results):

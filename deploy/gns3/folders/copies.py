@@ -1,14 +1,16 @@
 """Copies of folders that stand still while they are read, made without copying bytes.
 
-A snapshot of btrfs has all folders of a directory at one moment. Where there is none, each file is copied by
-reflink (btrfs, XFS and others): a file is as at one moment, and the files of a folder are moments apart. Both
-are made in the directory WORK among the folders, on the same file system.
+A snapshot has all folders of a directory at one moment. One of btrfs is made here; another program can make
+one of LVM or ZFS. Where there is none, each file is copied by reflink (btrfs, XFS and others): a file is as
+at one moment, and the files of a folder are moments apart. Snapshots of btrfs and copies are made in the
+directory WORK among the folders, on the same file system.
 """
 
 import fcntl
 import os
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -72,6 +74,19 @@ def make_snapshot(directory: Path, work: int) -> Path | None:
     return Path(f"/proc/self/fd/{work}/{_SNAPSHOT}") / directory.relative_to(subvolume)
 
 
+def is_new_snapshot(snapshot: Path, directory: Path) -> bool:
+    """Whether a snapshot of a directory was made, by another program, since the last call for this directory.
+
+    WORK has another time after each call. False if there is none, and if this user has no WORK.
+    """
+    try:
+        before = (directory / WORK).lstat()
+        os.utime(directory / WORK, ns=(before.st_atime_ns, time.time_ns()), follow_symlinks=False)
+        return (snapshot / WORK).lstat().st_mtime_ns == before.st_mtime_ns
+    except OSError:
+        return False
+
+
 def remove_snapshot(work: int) -> None:
     """Remove the snapshot, if there is one and this process may."""
     with suppress(OSError):
@@ -118,26 +133,29 @@ def copied_by_reflink(
 
 def _clone_all(scan: FolderScan, folder: int, place: str) -> list[FolderEntry] | None:
     entries: list[FolderEntry] = []
-    gone: set[str] = set()
+    gone: dict[str, str] = {}  # the first name of a file, and the name that has its place; "" before one has
     for number, entry in enumerate(scan.entries):
         if entry.kind != "file":
             entries.append(entry)
             continue
-        if entry.twin:
-            if entry.twin not in gone:
-                entries.append(entry)
+        first = gone.get(entry.twin, entry.twin)
+        if first:
+            entries.append(replace(entry, twin=first))
             continue
         try:
             source = open_file(folder, entry)
         except FolderChanges:
-            gone.add(entry.path)
+            gone[entry.twin or entry.path] = ""
             continue
+        if entry.twin:
+            gone[entry.twin] = entry.path
         target = os.open(f"{place}/{number}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.ioctl(target, _FICLONE, source)
             facts, copy = os.fstat(source), os.fstat(target)
             is_sparse = copy.st_blocks * 512 < copy.st_size
-            entries.append(replace(entry, size=copy.st_size, mtime_ns=facts.st_mtime_ns, is_sparse=is_sparse))
+            copied = replace(entry, twin="", size=copy.st_size, mtime_ns=facts.st_mtime_ns)
+            entries.append(replace(copied, is_sparse=is_sparse))
         except OSError:  # no reflinks here; of an empty file they need none
             return None
         finally:

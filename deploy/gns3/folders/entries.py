@@ -75,10 +75,9 @@ class FolderScan:
         """The size of all files, each counted once."""
         return sum(entry.size for entry in self.entries if not entry.twin)
 
-    @property
-    def is_on_one_device(self) -> bool:
-        """Whether no file system, and no subvolume, is mounted below the folder."""
-        return len({entry.device for entry in self.entries}) == 1
+    def is_on(self, device: int) -> bool:
+        """Whether all of it is on this device: no other file system or subvolume is in its place or below."""
+        return all(entry.device == device for entry in self.entries)
 
     def digest(self, *, passing: Iterable[str] = (), by_content: Iterable[tuple[str, bytes]] = ()) -> str:
         """Return 40 hexadecimal digits, which differ after any change of an entry.

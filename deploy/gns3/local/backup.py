@@ -1,14 +1,15 @@
 """Whole folders of projects into the store, read on the machine of the GNS3 server.
 
 An unchanged project costs a scan of its folder. A changed one is read while its nodes are stopped, and again
-if anything was written meanwhile. If nodes run, it is read from a snapshot of the file system, or from copies
-by reflink. If there is neither, it is skipped, as it is by an export.
+if anything was written meanwhile. If nodes run, it is read from a snapshot of the file system, a given one or
+one of btrfs, or from copies by reflink. If there is none, it is skipped, as it is by an export.
 
 Tested by tests/gns3/test_local.py.
 """
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from ca.errors import Forbidden, Internal
+from ca.errors import Conflict, Forbidden, Internal
 from deploy.gns3.archive import Missing, missing_of
 from deploy.gns3.backup import ATTEMPTS_MAX, BUFFERED_BYTES_MAX, BackupResult, BackupRun, ProjectOutcome
 from deploy.gns3.export import ExportEnd
 from deploy.gns3.fingerprint import Kind
-from deploy.gns3.folders.copies import copied_by_reflink, make_snapshot, work_in
+from deploy.gns3.folders.copies import copied_by_reflink, is_new_snapshot, make_snapshot, work_in
 from deploy.gns3.folders.entries import FolderChanges, FolderEntry, open_file, opened_folder
 from deploy.gns3.folders.packing import pack
 from deploy.gns3.images import Progress
@@ -36,6 +37,7 @@ from deploy.gns3.stored import MISSING, StoredBackup
 
 ENDING: Final = ".gns3.tar"
 CONSISTENCY: Final = "FILESTORE.consistency"  # the record of an archive that says how it was read
+QUICK_S: Final = 1.0  # a scan that takes longer is noted as a try before it ends
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM)
 
 
@@ -54,10 +56,19 @@ class LocalBackupRun(BackupRun):
 
     kind: ClassVar[Kind] = "full"
 
-    def __init__(self, directory: Path, *run: Any, ending: str = ENDING, **options: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *run: Any,
+        ending: str = ENDING,
+        snapshot: Path | None = None,
+        **options: Any,
+    ) -> None:
+        """`snapshot`: the same directory in a snapshot that was made for this run."""
         super().__init__(*run, **options)
         self._ending = ending
         self._directory = directory.resolve()
+        self._given, self._is_new = snapshot, False
         self._open = ExitStack()  # for the time of a run
         self._work: int | None = None
         self._snapshot: Path | None = None
@@ -66,6 +77,8 @@ class LocalBackupRun(BackupRun):
         """Return one result for each project, in the order in which they are tried."""
         with self._open:
             self._work = self._snapshot = None
+            if self._given is not None:
+                self._is_new = await asyncio.to_thread(is_new_snapshot, self._given, self._directory)
             return await super().run(projects)
 
     def refuse(self, project: LabProject) -> None:
@@ -114,9 +127,15 @@ class LocalBackupRun(BackupRun):
         look = partial(scan_project, folder, name)
         if project.project_id == CONFIGURATION:
             look = partial(look, keep=is_kept)
-        found = await asyncio.to_thread(look)
+        note = partial(self._journal.tried, project.project_id, at=time.time())
+        noting = asyncio.get_running_loop().call_later(QUICK_S, note)
+        try:
+            found = await asyncio.to_thread(look)
+        finally:
+            noting.cancel()
         if newest is not None and newest.holds(found.fingerprint):
-            return ProjectOutcome(None, missing_of(found.scan.left_out))
+            return ProjectOutcome(None, missing_of(found.scan.left_out), topology=found.topology)
+        note()
         still = await self._still(stack, folder, look, found, project)
         missing = missing_of(still.found.scan.left_out)
         comments = {CONSISTENCY: still.consistency}
@@ -135,7 +154,7 @@ class LocalBackupRun(BackupRun):
         tag = self._tag_of(still.found.fingerprint)
         told = partial(_told, progress, still.found.scan.size_bytes)
         stored = await self._upload(project, content, [], newest, told, version_tag=tag)
-        return ProjectOutcome(stored, missing, still.consistency)
+        return ProjectOutcome(stored, missing, still.consistency, still.found.topology)
 
     async def _still(
         self,
@@ -153,12 +172,10 @@ class LocalBackupRun(BackupRun):
             check = partial(_require_unchanged, look, found)
             return _StillProject(found, partial(open_file, folder), "stopped", check)
         work = self._work = self._work or self._open.enter_context(work_in(self._directory))
-        if work is not None and found.scan.is_on_one_device:
-            self._snapshot = self._snapshot or await asyncio.to_thread(make_snapshot, self._directory, work)
-            if self._snapshot is not None:
-                kept = stack.enter_context(opened_folder(self._snapshot / name))
-                found = await asyncio.to_thread(scan_project, kept, name)
-                return _StillProject(found, partial(open_file, kept), "snapshot", _require_nothing)
+        if found.scan.is_on(self._directory.stat().st_dev) and (place := await self._snapshot_with(work)):
+            kept = stack.enter_context(opened_folder(place / name))
+            found = await asyncio.to_thread(scan_project, kept, name)
+            return _StillProject(found, partial(open_file, kept), "snapshot", _require_nothing)
         if work is not None:
             copies = await asyncio.to_thread(stack.enter_context, copied_by_reflink(found.scan, folder, work))
             if copies is not None:
@@ -167,6 +184,17 @@ class LocalBackupRun(BackupRun):
                     ScannedProject(copied, found.topologies), open_copy, "copies", _require_nothing
                 )
         raise ProjectRuns(f"Its nodes run, and {self._directory} has neither snapshots nor reflinks here.")
+
+    async def _snapshot_with(self, work: int | None) -> Path | None:
+        """Return the directory in a snapshot; None if there can be none. Raises Conflict for an old one."""
+        if self._given is not None:
+            if not self._is_new:
+                told = f"Its nodes run, and {self._given} has no new snapshot of {self._directory}"
+                raise Conflict(f"{told}. Make one for each backup: see docs/gns3-full.md.")
+            return self._given
+        if self._snapshot is None and work is not None:
+            self._snapshot = await asyncio.to_thread(make_snapshot, self._directory, work)
+        return self._snapshot
 
 
 def _require_unchanged(look: Callable[[], ScannedProject], found: ScannedProject) -> None:

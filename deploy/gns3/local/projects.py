@@ -37,9 +37,13 @@ class ScannedProject:
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint. What GNS3 changes when it opens and closes a project does not count."""
         passing = [each.path for each in self.scan.entries if is_passing(each.path)]
-        first = next(iter(self.topologies.values()), b"")
         digest = self.scan.digest(passing=passing, by_content=self.topologies.items())
-        return Fingerprint(zlib.crc32(first), digest, "full")
+        return Fingerprint(zlib.crc32(self.topology), digest, "full")
+
+    @property
+    def topology(self) -> bytes:
+        """The first topology; b"" if there is none."""
+        return next(iter(self.topologies.values()), b"")
 
     @property
     def project_ids(self) -> tuple[str, ...]:

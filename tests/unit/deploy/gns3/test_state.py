@@ -136,6 +136,8 @@ def test_projects_without_a_good_backup_since_many_tries_come_last() -> None:
         assert second.try_order([P1, P2]) == [P2, P1]
         second.good("p1", at=150.0)
         assert second.try_order([P1, P2]) == [P1, P2]
+    with journal.opened(LAB, CLUSTER) as third:
+        assert third.try_order([P1, P2]) == [P1, P2]
 
 
 def test_project_that_is_gone_counts_until_it_is_forgotten() -> None:

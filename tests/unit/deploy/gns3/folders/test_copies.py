@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.gns3.folders.copies import WORK, copied_by_reflink, make_snapshot, remove_snapshot, work_in
+from deploy.gns3.folders.copies import (
+    WORK,
+    copied_by_reflink,
+    is_new_snapshot,
+    make_snapshot,
+    remove_snapshot,
+    work_in,
+)
 from deploy.gns3.folders.entries import open_file, opened_folder, scan
 from deploy.gns3.folders.packing import pack
 from tests.unit.deploy.gns3.folders.test_packing import packed
@@ -45,8 +52,10 @@ def projects(btrfs: Path) -> Iterator[Path]:
     lab.mkdir(parents=True)
     (lab / "disk").write_bytes(b"before" * 10_000)
     os.link(lab / "disk", lab / "twin")
-    (lab / "gone").write_bytes(b"1")
-    (lab / "twin of it").hardlink_to(lab / "gone")
+    (lab / "gone").write_bytes(b"linked" * 1000)
+    (lab / "gone with it").hardlink_to(lab / "gone")
+    for name in ("its twin", "twin of it"):
+        (lab / name).hardlink_to(lab / "gone")
     (lab / "empty").touch()
     yield subvolume / "projects"
     subprocess.run(["btrfs", "subvolume", "delete", str(subvolume)], check=True, capture_output=True)
@@ -79,7 +88,8 @@ def test_reflink_copies_have_what_was_there(projects: Path) -> None:
     with work_in(projects) as work, opened_folder(lab) as folder:
         assert work is not None
         found = scan(folder, "lab")
-        (lab / "gone").unlink()
+        for name in ("gone", "gone with it"):
+            (lab / name).unlink()
         with copied_by_reflink(found, folder, work) as copies:
             assert copies is not None
             still, open_copy = copies
@@ -88,8 +98,17 @@ def test_reflink_copies_have_what_was_there(projects: Path) -> None:
             assert (projects / WORK / "copies").stat().st_mode & 0o777 == 0o700
         assert b"before" * 10_000 in content
         assert b"after" not in content
-        paths = {entry.path for entry in still.entries}
-        assert paths == {"", "disk", "twin", "empty"}  # neither a file that is gone, nor a name of it
+        assert content.count(b"linked" * 1000) == 1
+        twins = {entry.path: entry.twin for entry in still.entries}
+        # A file whose first names are gone has the next one as its first.
+        assert twins == {
+            "": "",
+            "disk": "",
+            "empty": "",
+            "its twin": "",
+            "twin": "disk",
+            "twin of it": "its twin",
+        }
         assert list((projects / WORK).iterdir()) == []
 
 
@@ -107,6 +126,25 @@ def test_other_file_systems_have_neither(tmp_path: Path) -> None:
         assert list((tmp_path / WORK).iterdir()) == []
         content = b"".join(pack(found, lambda entry: open_file(folder, entry), comments={}))
         assert content
+
+
+def test_snapshot_of_another_program_is_new_once(tmp_path: Path) -> None:
+    projects, snapshot, other = tmp_path / "projects", tmp_path / "snapshot", tmp_path / "other"
+    for each in (projects, other):
+        (each / WORK).mkdir(parents=True)
+    assert not is_new_snapshot(snapshot, projects)
+    shutil.copytree(projects, snapshot)  # with its times
+    assert not is_new_snapshot(snapshot, other)
+    assert is_new_snapshot(snapshot, projects)
+    assert not is_new_snapshot(snapshot, projects)
+    shutil.rmtree(snapshot)
+    shutil.copytree(projects, snapshot)
+    with work_in(projects) as work:
+        assert work is not None
+        assert is_new_snapshot(snapshot, projects)
+    shutil.rmtree(projects / WORK)
+    (projects / WORK).symlink_to(snapshot / WORK)
+    assert not is_new_snapshot(snapshot, projects)
 
 
 def test_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
