@@ -51,6 +51,40 @@ class ListedImage(Struct, frozen=True, kw_only=True):
     file_uuid: str
 
 
+class ListedVersion(Struct, frozen=True, kw_only=True):
+    """A backup of a project. `kind`: `export` or `full`. `tag`, `message`: "" for none."""
+
+    file_uuid: str
+    project_id: str
+    name: str
+    server: str
+    server_id: str
+    created_at: str
+    kind: str
+    size_bytes: int
+    tag: str
+    message: str
+    protected_until: str
+
+
+def list_version(backup: StoredBackup) -> ListedVersion:
+    """Return one row. Pure."""
+    file, of = backup.file, backup.tag.server
+    return ListedVersion(
+        file_uuid=file.file_uuid,
+        project_id=file.project_id,
+        name=file.project_name,
+        server=of.name,
+        server_id=of.id,
+        created_at=file.created_at,
+        kind=backup.fingerprint.kind,
+        size_bytes=file.size_bytes,
+        tag=backup.version,
+        message=file.message,
+        protected_until=file.protected_until,
+    )
+
+
 async def list_project(
     server: Gns3Server,
     client: AsyncClient,

@@ -32,6 +32,7 @@ SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every pr
 HEAD_BYTES: Final = 256 << 10  # enough for the topology of most projects
 COMMENT_TAIL_BYTES: Final = 66_000  # enough for the comment of a zip
 MISSING: Final = "FILESTORE.missing"  # the record of an archive of a folder, with the files that it lacks
+NO_TAG: Final = "-"  # in the record of a version whose tag was removed
 REPLACED_ENDING: Final = " (replaced).gns3.tar"
 READ_BYTES: Final = 1 << 20
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
@@ -56,6 +57,11 @@ class StoredBackup:
     def made_at(self) -> datetime:
         """When it was begun, by the clock of the cluster then. It does not order backups: the log does."""
         return datetime.fromisoformat(self.file.created_at)
+
+    @property
+    def version(self) -> str:
+        """Return the tag that its owner gave it, such as `golden`; "" for none."""
+        return "" if self.file.tag == NO_TAG else self.file.tag
 
     @property
     def is_replaced(self) -> bool:

@@ -19,6 +19,7 @@ from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
+from deploy.commands.gns3.choosing import message_option, tag_option
 from deploy.commands.gns3.connecting import (
     bucket_id_of,
     bucket_option,
@@ -97,6 +98,8 @@ protect_option = click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
+@message_option
+@tag_option
 @local_option
 @configuration_option
 @server_option
@@ -114,6 +117,8 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
+    message: str,
+    tag: str,
     local: Path | None,
     configuration: Path | None,
     server: str,
@@ -127,7 +132,8 @@ def backup(
 
     A running project cannot be exported, nor one with a VirtualBox or VMware node. The command reports such a
     project, backs up the others, and ends with exit code 5. Exit code 10 means that GNS3 left out files of a
-    project. After an interruption, the same command continues with the remaining projects.
+    project. After an interruption, the same command continues with the remaining projects. The newest backup
+    of an unchanged project gets --message and --tag.
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
     without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good.
@@ -145,17 +151,14 @@ def backup(
         return None if is_all else chosen_projects(present, projects)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> int:
-        wishes = BackupWishes(
-            with_images=with_images,
-            wait_s=float(wait_s),
-            accept_loss=accept_loss,
-            protect_days=protect_days,
-        )
+        wishes = BackupWishes(with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
+        wishes = replace(wishes, protect_days=protect_days, message=message, tag=tag)
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         results = await runs(choose)
         if on_close:
             only = None if is_all else frozenset(each.project.project_id for each in results)
-            await _watch(reached, runs, every_s=None, only=only)
+            later = partial(runs, wishes=replace(wishes, message="", tag=""))
+            await _watch(reached, later, every_s=None, only=only)
         return _exit_code(results, leave_running=leave_running)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
@@ -202,7 +205,6 @@ def watch(
     is retried after 10 seconds, and then after pauses of up to an hour. The command ends if the token of the
     cluster or the password of the server is rejected.
     """
-
     pauses = retry_pauses()
     options = RunOptions(bucket, metrics, as_json, local, configuration)
 
@@ -225,9 +227,16 @@ def watch(
 
 
 async def _watch(
-    reached: Gns3Server, runs: Runs, *, every_s: float | None, only: frozenset[str] | None
+    reached: Gns3Server,
+    runs: Runs,
+    *,
+    every_s: float | None,
+    only: frozenset[str] | None,
 ) -> None:
-    """Back up as time goes by, until it is cancelled. Raises what only a person mends."""
+    """Back up as time goes by, until it is cancelled.
+
+    Raises errors that only a person can mend.
+    """
 
     async def back_up(project_ids: frozenset[str] | None) -> None:
         def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
@@ -235,7 +244,8 @@ async def _watch(
                 return None
             return [each for each in present if each.project_id in project_ids]
 
-        for each in await runs(choose):
+        results = await runs(choose)
+        for each in results:
             if each.status == "failed" and isinstance(each.errors[0], LASTING):
                 raise each.errors[0]
 
@@ -293,7 +303,7 @@ async def _back_up_server(
     tell: Callable[[BackupResult], None],
 ) -> list[BackupResult]:
     """Back up the server itself, with a journal of its own: no run misses it."""
-    plain = replace(wishes, with_images=False)
+    plain = replace(wishes, with_images=False, message="", tag="")
     with journal.opened(identity_apart(reached.identity), client.transport.cluster) as apart:
 
         def begin(place: Path) -> LocalBackupRun:

@@ -1,12 +1,41 @@
-"""Chooses the backups that a command is about. Shared by `images`, `ls`, `prune` and `restore`.
+"""Chooses and names the backups that a command is about. Shared by all commands about backups.
 
 Tested by tests/gns3/test_restore.py.
 """
 
+from typing import Any
+
 import click
 
-from deploy.base.printed import printable_name
+from deploy.base.printed import is_harmless, printable_name
+from deploy.gns3.chains import MESSAGE_CHARS_MAX, TAG
 from filestore_client import AsyncClient
+
+
+class VersionMessage(click.ParamType[str]):
+    """A text about a version, on one line."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text. Fails for one that the store does not accept."""
+        text = str(value)
+        if len(text) > MESSAGE_CHARS_MAX or not all(map(is_harmless, text)):
+            self.fail(f"Give one line of up to {MESSAGE_CHARS_MAX} characters.", param, ctx)
+        return text
+
+
+class VersionTag(click.ParamType[str]):
+    """A name of a version."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Fails for a text that is no tag: it may be a date."""
+        if value and not TAG.fullmatch(str(value)):
+            self.fail("A tag begins with a letter, and has letters, digits and . _ - only.", param, ctx)
+        return str(value)
+
 
 owner_option = click.option(
     "--owner",
@@ -20,6 +49,12 @@ from_option = click.option(
     default="",
     metavar="SERVER",
     help="Only backups of this GNS3 server, by its name or id.",
+)
+message_option = click.option(
+    "--message", type=VersionMessage(), default="", help="What you say about these versions, on one line."
+)
+tag_option = click.option(
+    "--tag", type=VersionTag(), default="", help="Name these versions, such as golden: `prune` keeps them."
 )
 
 

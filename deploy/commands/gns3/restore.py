@@ -24,7 +24,7 @@ from filestore_client import AsyncClient
 
 
 @click.command()
-@click.argument("named", metavar="PROJECT[@DATE]|FILE_UUID", default="")
+@click.argument("named", metavar="PROJECT[@VERSION]|FILE_UUID", default="")
 @click.option(
     "--to",
     "server",
@@ -68,8 +68,9 @@ def restore(
 ) -> int:
     """Make a project of a backup, on any GNS3 server.
 
-    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment. If
-    several servers have the project, say which one with --from. A damaged backup is not restored.
+    The newest of your backups is restored, or the one with a tag (@golden), or the newest until the end of a
+    day (@2026-11-20) or a moment. If several servers have the project, say which one with --from. A damaged
+    backup is not restored.
 
     Images that the server lacks are sent first. The new project has a new id. If the name is in use, GNS3
     appends a number. The project is opened, to check that every node finds its image, and closed again. The
