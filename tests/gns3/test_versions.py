@@ -1,4 +1,4 @@
-"""Versions of a project: messages, tags."""
+"""Versions of a project: messages, tags, diffs."""
 
 import secrets
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.test_local import local, settle
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -62,3 +63,62 @@ def test_hostile_message_is_rejected_before_anything_is_stored(
         code, out, err = operator.run("backup", name, "--server", "old", option, text)
         assert (code, out, option in err) == (2, "", True), err
     assert operator.project_files(project_id=old.projects()[name]["project_id"]) == []
+
+
+def add_node(server: LabServer, project_id: str, name: str) -> None:
+    server.open(project_id)
+    server.call(
+        "POST", f"/projects/{project_id}/nodes", {"name": name, "node_type": "vpcs", "compute_id": "local"}
+    )
+    server.close(project_id)
+
+
+def changes(operator: Operator, *arguments: str) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Of a diff: the names of the topology's changes, and what became of each file."""
+    [found] = operator.json("diff", *arguments)
+    return (
+        [(each["change"], each["name"]) for each in found["topology"]],
+        {each["path"]: each["change"] for each in found["files"]},
+    )
+
+
+@pytest.mark.parametrize("kind", ["export", "full"])
+def test_diff_tells_nodes_files_and_lines(operator: Operator, old: LabServer, name: str, kind: str) -> None:
+    where = local(old) if kind == "full" else ()
+    disk = "project-files/qemu/x/disk.qcow2"
+    project_id = old.make_project(name, {CONFIG: b"set pcname a\nip dhcp\n", disk: bytes(3 << 20)})
+    settle()
+    operator.do("backup", name, "--server", "old", *where, "--tag", "v1")
+    add_node(old, project_id, "PC9")
+    old.write(project_id, CONFIG, b"set pcname b\x1b[2J\nip dhcp\n")
+    old.write(project_id, disk, b"\1" + bytes(3 << 20))
+    settle()
+    operator.do("backup", name, "--server", "old", *where, "--tag", "v2")
+    expected = [("added", "PC9 (vpcs)")], {CONFIG: "changed", disk: "changed"}
+    assert changes(operator, name) == changes(operator, name, "v1", "v2") == expected
+    told = operator.do("diff", name, "v1")
+    assert "+node PC9 (vpcs)\n" in told
+    assert "-set pcname a\n+set pcname b?[2J\n ip dhcp\n" in told
+    assert "\x1b" not in told
+    assert changes(operator, name, "v2", "v1")[0] == [("removed", "PC9 (vpcs)")]
+
+    now = ("--now", "--server", "old", *where)
+    assert changes(operator, name, *now) == ([], {})
+    old.write(project_id, CONFIG, b"set pcname c\n")
+    assert changes(operator, name, *now) == ([], {CONFIG: "changed"})
+    assert changes(operator, name, "v1", *now) == expected
+    code, _, err = operator.run("diff", name, "v3")
+    assert (code, "has the tag 'v3'" in err) == (4, True), err
+
+
+def test_versions_of_both_kinds_are_compared(operator: Operator, old: LabServer, name: str) -> None:
+    project_id = old.make_project(name, {CONFIG: b"a\n", "project-files/x/big": bytes(2 << 20)})
+    settle()
+    operator.do("backup", name, "--server", "old", "--tag", "exported")
+    old.write(project_id, CONFIG, b"b\n")
+    settle()
+    operator.do("backup", name, "--server", "old", *local(old), "--tag", "full")
+    assert changes(operator, name, "exported", "full") == (
+        [],
+        {CONFIG: "changed", "project-files/x/big": "unknown"},
+    )

@@ -17,6 +17,7 @@ from deploy.base.output import json_option, print_records
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.backup import backup, watch
+from deploy.commands.gns3.diff import diff
 from deploy.commands.gns3.forget import forget
 from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
@@ -172,7 +173,7 @@ def servers(as_json: bool) -> None:
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` adds one.")
 
 
-for _command in (ls, versions, tag, note, backup, images, restore, verify, prune, watch, forget):
+for _command in (ls, versions, diff, tag, note, backup, images, restore, verify, prune, watch, forget):
     gns3.add_command(_command)
 
 
