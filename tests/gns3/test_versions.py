@@ -1,13 +1,18 @@
-"""Versions of a project: messages, tags, diffs."""
+"""Versions of a project: messages, tags, diffs, and the golden one."""
 
 import secrets
+import signal
 from pathlib import Path
 
 import pytest
 
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
 from tests.gns3.test_local import local, settle
+from tests.gns3.test_lost import Guide
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -122,3 +127,69 @@ def test_versions_of_both_kinds_are_compared(operator: Operator, old: LabServer,
         [],
         {CONFIG: "changed", "project-files/x/big": "unknown"},
     )
+
+
+def test_closed_project_goes_back_to_its_golden_version(
+    operator: Operator, old: LabServer, name: str
+) -> None:
+    project_id = old.make_project(name, {CONFIG: b"golden\n"})
+    config = old.projects_path / project_id / CONFIG
+    settle()
+    operator.do("backup", name, "--server", "old", *local(old))
+    code, _, err = operator.run("reset", name, "--server", "old", *local(old))
+    assert (code, "No backup of" in err, "has the tag 'golden'" in err) == (4, True, True), err
+    operator.do("tag", name, "golden")
+    config.write_bytes(b"work of a student\n")
+    settle()
+    old.open(project_id)
+    code, _, err = operator.run("reset", name, "--server", "old", *local(old))
+    assert (code, "Close it first" in err, config.read_bytes()) == (5, True, b"work of a student\n"), err
+    old.close(project_id)
+    code, _, err = operator.run("reset", name, "--server", "old", *local(old))
+    assert (code, "the replaced project is in the backup" in err) == (0, True), err
+    assert config.read_bytes() == b"golden\n"
+    assert changes(operator, name, "golden")[1] == {CONFIG: "changed"}  # the work is kept as a version
+
+
+def test_watch_resets_what_is_marked_when_it_is_closed(operator: Operator, old: LabServer, name: str) -> None:
+    marked, other = (old.make_project(each, {CONFIG: b"golden\n"}) for each in (name, f"{name} other"))
+    files = [old.projects_path / each / CONFIG for each in (marked, other)]
+    settle()
+    operator.do("backup", name, f"{name} other", "--server", "old", *local(old))
+    operator.do("tag", name, "golden")
+    watching = operator.start("watch", "--server", "old", *local(old), "--reset", "--every", "24h")
+    try:
+        assert watching.stdout is not None
+        first_run = iter(watching.stdout.readline, b"")
+        assert any(b" projects: " in line for line in first_run)
+        for project_id in (other, marked):
+            old.open(project_id)
+        for file in files:
+            file.write_bytes(b"of a student\n")
+        settle()
+        for project_id in (other, marked):
+            old.close(project_id)
+        wait_until(lambda: files[0].read_bytes() == b"golden\n", what="the golden version", timeout_s=120)
+    finally:
+        watching.send_signal(signal.SIGTERM)
+        watching.communicate(timeout=60)
+    assert files[1].read_bytes() == b"of a student\n"
+    assert changes(operator, name, "golden")[1] == {CONFIG: "changed"}
+    for each in (name, f"{name} other"):
+        assert len(operator.json("versions", each)) == 2
+
+
+def test_guide_works_as_it_stands(store: Cluster, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    again = '\n<!-- test: again -->\n```sh\nfilestore gns3 backup "ospf lab"\n```'
+    guide = Guide(store, work, PAGE + again)
+    with LabServer(gns3server(), tmp_path / "machine") as lab:
+        guide.login(lab)
+        project_id = lab.make_project("ospf lab", {CONFIG: b"set pcname a\n"})
+        assert "before-bgp" in guide.run("versions", lab)
+        lab.write(project_id, CONFIG, b"set pcname b\n")
+        guide.run("again", lab)
+        assert "+set pcname b\n" in guide.run("diff", lab, **{"2026-11-20T18:00": "2999-01-01"})
+        settle()
+        assert "no changes" in guide.run("golden", lab)

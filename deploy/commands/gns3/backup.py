@@ -29,6 +29,7 @@ from deploy.commands.gns3.connecting import (
     run_with_server,
     server_option,
 )
+from deploy.commands.gns3.reset import reset_closed
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
 from deploy.gns3.identity import ServerIdentity
@@ -178,6 +179,12 @@ def backup(
     metavar="DURATION",
     help="Back up all projects at this interval, starting now.",
 )
+@click.option(
+    "--reset",
+    "is_reset",
+    is_flag=True,
+    help="With --local: then put each closed project back to its version with the tag golden, if it has one.",
+)
 @images_option
 @protect_option
 @local_option
@@ -190,6 +197,7 @@ def backup(
 def watch(
     connection: Connection,
     every_s: int,
+    is_reset: bool,
     with_images: bool,
     protect_days: int | None,
     local: Path | None,
@@ -205,6 +213,8 @@ def watch(
     is retried after 10 seconds, and then after pauses of up to an hour. The command ends if the token of the
     cluster or the password of the server is rejected.
     """
+    if is_reset and local is None:
+        raise click.UsageError("--reset: --local is required with it.")
     pauses = retry_pauses()
     options = RunOptions(bucket, metrics, as_json, local, configuration)
 
@@ -213,7 +223,8 @@ def watch(
         with suppress(*ABSENT):
             await bucket_id_of(client, bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, options=options)
-        await _watch(reached, runs, every_s=float(every_s), only=None)
+        then = partial(reset_closed, reached, client, local, as_json=as_json) if is_reset and local else None
+        await _watch(reached, runs, every_s=float(every_s), only=None, then=then)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
         record_unreached(identity, cluster, metrics)
@@ -232,8 +243,9 @@ async def _watch(
     *,
     every_s: float | None,
     only: frozenset[str] | None,
+    then: Callable[[list[BackupResult]], Awaitable[None]] | None = None,
 ) -> None:
-    """Back up as time goes by, until it is cancelled.
+    """Back up as time goes by, until it is cancelled; `then` is awaited after backups of closed projects.
 
     Raises errors that only a person can mend.
     """
@@ -248,6 +260,8 @@ async def _watch(
         for each in results:
             if each.status == "failed" and isinstance(each.errors[0], LASTING):
                 raise each.errors[0]
+        if then is not None and project_ids is not None:
+            await then(results)
 
     click.echo(f"Watching GNS3 server {reached.name}.", err=True)
     await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()

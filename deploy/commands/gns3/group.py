@@ -22,6 +22,7 @@ from deploy.commands.gns3.forget import forget
 from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
 from deploy.commands.gns3.prune import prune
+from deploy.commands.gns3.reset import reset
 from deploy.commands.gns3.restore import restore, verify
 from deploy.commands.gns3.versions import note, tag, versions
 from deploy.gns3.identity import SERVER_ID, draw_server_id
@@ -173,7 +174,7 @@ def servers(as_json: bool) -> None:
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` adds one.")
 
 
-for _command in (ls, versions, diff, tag, note, backup, images, restore, verify, prune, watch, forget):
+for _command in (ls, versions, diff, tag, note, backup, images, restore, reset, verify, prune, watch, forget):
     gns3.add_command(_command)
 
 
