@@ -83,6 +83,7 @@ class BackupWishes:
 
     `accept_loss`: also store projects that seem to have lost most of their content. `protect_days`: for
     how long the backups cannot be deleted; None as their bucket has it. `message`, `tag`: of the versions.
+    `recipients`: the keys that full backups are encrypted for.
     """
 
     bucket_id: str = ""
@@ -92,6 +93,7 @@ class BackupWishes:
     protect_days: int | None = None
     message: str = ""
     tag: str = ""
+    recipients: Sequence[Any] = ()
 
 
 class BackupRun:

@@ -14,7 +14,13 @@ from deploy.gns3.export import exporting
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, topology_crc32_of_head
 from deploy.gns3.records import LabProject, is_built_in
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, manifest_of, recorded_missing, stored_backups
+from deploy.gns3.stored import (
+    StoredBackup,
+    is_encrypted,
+    manifest_of,
+    recorded_missing,
+    stored_backups,
+)
 from filestore_client import AsyncClient
 
 Changed = Literal["yes", "no", "topology no", "running", "damaged", ""]
@@ -105,7 +111,7 @@ async def list_project(
     newest = await Damages(client).marked(own[-1]) if own else None
     stored = missing = 0
     lacking = NOTHING_MISSING
-    if newest is not None and not newest.is_damaged:
+    if newest is not None and not newest.is_damaged and not is_encrypted(newest.file):
         lacking = await recorded_missing(client, newest.file)
         manifest = await manifest_of(client, newest.file)
         named = [image for image in manifest.images if image.md5 and not is_built_in(image.filename)]

@@ -19,7 +19,7 @@ from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
-from deploy.commands.gns3.choosing import message_option, tag_option
+from deploy.commands.gns3.choosing import recipients_of, recipients_option, require_readable, version_options
 from deploy.commands.gns3.connecting import (
     bucket_id_of,
     bucket_option,
@@ -99,8 +99,7 @@ protect_option = click.option(
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
-@message_option
-@tag_option
+@version_options
 @local_option
 @configuration_option
 @server_option
@@ -118,8 +117,7 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
-    message: str,
-    tag: str,
+    given: BackupWishes,
     local: Path | None,
     configuration: Path | None,
     server: str,
@@ -146,14 +144,15 @@ def backup(
     """
     if is_all == bool(projects):
         raise click.UsageError("Name the projects, or give --all.")
+    require_readable(replace(given, with_images=with_images), local)
     options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> int:
-        wishes = BackupWishes(with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
-        wishes = replace(wishes, protect_days=protect_days, message=message, tag=tag)
+        wishes = replace(given, with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
+        wishes = replace(wishes, protect_days=protect_days)
         runs = partial(_run, reached, client, wishes=wishes, options=options)
         results = await runs(choose)
         if on_close:
@@ -187,6 +186,7 @@ def backup(
 )
 @images_option
 @protect_option
+@recipients_option
 @local_option
 @configuration_option
 @server_option
@@ -200,6 +200,7 @@ def watch(
     is_reset: bool,
     with_images: bool,
     protect_days: int | None,
+    recipients: Path | None,
     local: Path | None,
     configuration: Path | None,
     server: str,
@@ -215,11 +216,13 @@ def watch(
     """
     if is_reset and local is None:
         raise click.UsageError("--reset: --local is required with it.")
+    keys = recipients_of(recipients)
+    wishes = BackupWishes(with_images=with_images, protect_days=protect_days, recipients=keys)
+    require_readable(wishes, local)
     pauses = retry_pauses()
     options = RunOptions(bucket, metrics, as_json, local, configuration)
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
-        wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
             await bucket_id_of(client, bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, options=options)

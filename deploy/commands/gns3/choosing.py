@@ -3,13 +3,21 @@
 Tested by tests/gns3/test_restore.py.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+from deploy.base.own_files import UserPath
 from deploy.base.printed import is_harmless, printable_name
+from deploy.gns3.backup import BackupWishes
 from deploy.gns3.chains import MESSAGE_CHARS_MAX, TAG
+from deploy.gns3.folders.encryption import read_identities, read_recipients
 from filestore_client import AsyncClient
+
+T = TypeVar("T")
 
 
 class VersionMessage(click.ParamType[str]):
@@ -56,6 +64,45 @@ message_option = click.option(
 tag_option = click.option(
     "--tag", type=VersionTag(), default="", help="Name these versions, such as golden: `prune` keeps them."
 )
+recipients_option = click.option(
+    "--recipients",
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --local: encrypt for these public keys of age, one a line. See docs/gns3-full.md.",
+)
+identity_option = click.option(
+    "--identity",
+    type=UserPath(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Your secret key of age, for encrypted backups.",
+)
+
+
+def version_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add --message, --tag and --recipients to a command, which gets them as the wishes `given`."""
+
+    @wraps(command)
+    def run_command(*args: Any, message: str, tag: str, recipients: Path | None, **options: Any) -> T:
+        given = BackupWishes(message=message, tag=tag, recipients=recipients_of(recipients))
+        return command(*args, given=given, **options)
+
+    return message_option(tag_option(recipients_option(run_command)))
+
+
+def recipients_of(path: Path | None) -> list[Any]:
+    """Return the public keys of a file; none without one. Raises InvalidRequest."""
+    return [] if path is None else read_recipients(path)
+
+
+def require_readable(wishes: BackupWishes, local: Path | None) -> None:
+    """Raise UsageError if a run would have to read archives that it encrypts."""
+    if wishes.recipients and (local is None or wishes.with_images):
+        raise click.UsageError("--recipients needs --local, and images are pushed by a command of their own.")
+
+
+def identities_of(path: Path | None) -> list[Any]:
+    """Return the keys of a file; none without one. Raises InvalidRequest."""
+    return [] if path is None else read_identities(path)
 
 
 async def owner_id_of(client: AsyncClient, owner: str) -> str:

@@ -3,8 +3,10 @@
 Tested by tests/gns3/test_versions.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,12 +14,18 @@ from ca.errors import NotFound
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, print_json, size
 from deploy.base.printed import printable_name, printable_text
-from deploy.commands.gns3.choosing import from_option, owner_id_of, owner_option
+from deploy.commands.gns3.choosing import (
+    from_option,
+    identities_of,
+    identity_option,
+    owner_id_of,
+    owner_option,
+)
 from deploy.commands.gns3.connecting import chosen_projects, local_option, run_with_server, server_option
 from deploy.gns3.chains import BackupChain, chains_of, find_backup
 from deploy.gns3.damage import Damages
 from deploy.gns3.diffs.comparison import FileChange, VersionChanges, compare
-from deploy.gns3.diffs.contents import ProjectContents, contents_of, exported_contents, folder_contents
+from deploy.gns3.diffs.contents import ProjectContents, exported_contents, folder_contents, stored_contents
 from deploy.gns3.fingerprint import Kind
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import StoredBackup, stored_backups
@@ -32,6 +40,7 @@ _SAID = {"access": "mode or owner", "unknown": "not compared"}
 @click.argument("after", metavar="[VERSION]", default="")
 @click.option("--now", "is_now", is_flag=True, help="Compare a version, or the newest, with the project now.")
 @local_option
+@identity_option
 @server_option
 @from_option
 @owner_option
@@ -44,6 +53,7 @@ def diff(
     after: str,
     is_now: bool,
     local: Path | None,
+    identity: Path | None,
     server: str,
     source: str,
     owner: str,
@@ -60,6 +70,7 @@ def diff(
     """
     if (after or local is not None) and is_now == bool(after):
         raise click.UsageError("Give two versions, or --now; --local needs --now.")
+    keys = identities_of(identity)
 
     async def two(client: AsyncClient) -> VersionChanges:
         chain = await _chain(client, project, source=source, owner=owner)
@@ -67,18 +78,17 @@ def diff(
         older = chain.at(before) if before else _newest(chain.backups[:-1], newer.fingerprint.kind)
         if older is None:
             raise NotFound("There is only one version of this kind. Compare it with the project: --now")
-        contents = [await _contents(client, chain, each) for each in (older, newer)]
-        return await compare(*contents)
+        async with _contents(client, chain, older, keys) as was, _contents(client, chain, newer, keys) as now:
+            return await compare(was, now)
 
     async def with_now(reached: Gns3Server, client: AsyncClient) -> VersionChanges:
         chain = await _chain(client, project, source=source, owner=owner)
         kind: Kind = "export" if local is None else "full"
         version = chain.at(before) if before else _newest(chain.backups, kind) or chain.newest
-        stored = await _contents(client, chain, version)
         (present,) = chosen_projects(await reached.projects(), (chain.project_id,))
         opened = exported_contents(reached, present) if local is None else folder_contents(local, present)
-        async with opened as contents:
-            return await compare(stored, contents)
+        async with _contents(client, chain, version, keys) as was, opened as now:
+            return await compare(was, now)
 
     found = run_with_server(connection, server, with_now, local=local) if is_now else connection.run(two)
     if as_json:
@@ -102,10 +112,16 @@ def _newest(backups: Sequence[StoredBackup], kind: Kind) -> StoredBackup | None:
     return next((each for each in reversed(backups) if each.fingerprint.kind == kind), None)
 
 
-async def _contents(client: AsyncClient, chain: BackupChain, version: StoredBackup) -> ProjectContents:
+@asynccontextmanager
+async def _contents(
+    client: AsyncClient, chain: BackupChain, version: StoredBackup, keys: Sequence[Any]
+) -> AsyncIterator[ProjectContents]:
     same_kind = [each for each in chain.backups if each.fingerprint.kind == version.fingerprint.kind]
-    async with Damages(client).requiring_whole(version, same_kind):
-        return await contents_of(client, version)
+    async with (
+        Damages(client).requiring_whole(version, same_kind),
+        stored_contents(client, version, keys) as contents,
+    ):
+        yield contents
 
 
 def _show(project: str, found: VersionChanges) -> None:

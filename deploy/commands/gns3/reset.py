@@ -15,7 +15,7 @@ import click
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import FAILURES, print_failure
 from deploy.base.output import json_option
-from deploy.commands.gns3.choosing import VersionTag, from_option
+from deploy.commands.gns3.choosing import VersionTag, from_option, identities_of, identity_option
 from deploy.commands.gns3.connecting import local_option, server_option
 from deploy.commands.gns3.restore_local import LocalRestore
 from deploy.gns3.backup import BackupResult
@@ -38,6 +38,7 @@ GOLDEN: Final = "golden"
 )
 @local_option
 @click.option("--dry-run", is_flag=True, help="Show what would change.")
+@identity_option
 @server_option
 @from_option
 @json_option
@@ -48,6 +49,7 @@ def reset(
     tag: str,
     local: Path | None,
     dry_run: bool,
+    identity: Path | None,
     server: str,
     source: str,
     as_json: bool,
@@ -60,7 +62,8 @@ def reset(
     """
     if local is None:
         raise click.UsageError("--local: is required.")
-    wanted = LocalRestore(local, None, f"{project}@{tag}", source, "", True, dry_run, as_json)
+    keys = identities_of(identity)
+    wanted = LocalRestore(local, None, f"{project}@{tag}", source, "", True, dry_run, as_json, keys)
     return wanted.run(connection, server)
 
 

@@ -12,12 +12,12 @@ import os
 import struct
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from zipfile import ZipInfo
 
 from ca.errors import Conflict
@@ -31,7 +31,7 @@ from deploy.gns3.folders.unpacking import read_archive as read_folder
 from deploy.gns3.local.projects import TOPOLOGY_ENDING, folder_name, is_passing, scan_project
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, archive_of, is_full, with_content
+from deploy.gns3.stored import StoredBackup, archive_of, is_full, opened_archive, with_content
 from filestore_client import AsyncClient
 from metadata.archive.zip_methods import EntryDamaged, decode
 
@@ -65,22 +65,29 @@ class ProjectContents:
     read: Read
 
 
-async def contents_of(client: AsyncClient, backup: StoredBackup) -> ProjectContents:
-    """Return the contents of a backup. Raises Conflict if it is damaged, FilestoreError."""
+@asynccontextmanager
+async def stored_contents(
+    client: AsyncClient, backup: StoredBackup, identities: Sequence[Any] = ()
+) -> AsyncIterator[ProjectContents]:
+    """The contents of a backup; `identities`: keys for encrypted ones.
+
+    Raises Conflict if it is damaged, or if no key fits, FilestoreError.
+    """
     file = backup.file
     said = f"tag {backup.version}" if backup.version else ""
     title = ", ".join(filter(None, (moment(file.created_at), backup.fingerprint.kind, said, file.message)))
     if is_full(file):
-        archive = await with_content(client, file.file_uuid, read_folder)
-        entries = _files(archive.entries)
+        async with opened_archive(client, file, identities) as opened:
+            archive = await opened(read_folder)
+            entries = _files(archive.entries)
 
-        async def read_tar(paths: Collection[str]) -> dict[str, bytes]:
-            wanted = {path: entries[path] for path in paths}
-            return await with_content(
-                client, file.file_uuid, partial(_of_tar, archive=archive, wanted=wanted)
-            )
+            async def read_tar(paths: Collection[str]) -> dict[str, bytes]:
+                wanted = {path: entries[path] for path in paths}
+                found: dict[str, bytes] = await opened(partial(_of_tar, archive=archive, wanted=wanted))
+                return found
 
-        return ProjectContents(title, {path: _facts(each) for path, each in entries.items()}, read_tar)
+            yield ProjectContents(title, {path: _facts(each) for path, each in entries.items()}, read_tar)
+        return
     try:
         zipped = _zip_entries(await archive_of(client, backup))
     except ExportDamaged as error:
@@ -89,7 +96,7 @@ async def contents_of(client: AsyncClient, backup: StoredBackup) -> ProjectConte
     async def read_zip(paths: Collection[str]) -> dict[str, bytes]:
         return await with_content(client, file.file_uuid, partial(_of_zip, entries=zipped, paths=paths))
 
-    return ProjectContents(title, _zip_facts(zipped), read_zip)
+    yield ProjectContents(title, _zip_facts(zipped), read_zip)
 
 
 @asynccontextmanager
