@@ -13,7 +13,7 @@ from deploy.gns3.diffs.topology import TopologyChange, node_names, topology_chan
 
 READ_BYTES_MAX: Final = 1 << 20  # of a file that is read to be compared
 LINES_MAX: Final = 5000  # of a text that is compared line by line
-READ_FILES_MAX: Final = 2000  # of one version; further files are compared by size and time only
+READ_TOTAL_BYTES_MAX: Final = 256 << 20  # of one version; further files are compared by size and time only
 _LOGS: Final = (".log", "_log.txt")  # their lines are no configuration
 
 How = Literal["added", "removed", "changed", "access", "unknown"]
@@ -59,7 +59,8 @@ async def compare(before: ProjectContents, after: ProjectContents) -> VersionCha
         change = _change(was, now, old.get(name), new.get(name))
         if change is None or name == TOPOLOGY:
             continue
-        lines = _lines(name, old.get(name, b""), new.get(name, b"")) if name in {*old, *new} else []
+        is_read = (was is None or name in old) and (now is None or name in new)
+        lines = _lines(name, old.get(name, b""), new.get(name, b"")) if is_read else []
         size_before, size_after = (-1 if each is None else each.size for each in (was, now))
         files.append(FileChange(name, _node_of(name, nodes), change, size_before, size_after, lines))
     return VersionChanges(before.title, after.title, topology_changes(*topologies), files)
@@ -74,17 +75,20 @@ def _access_differs(was: FileFacts, now: FileFacts) -> bool:
 
 
 async def _small_files(side: ProjectContents, names: Collection[str]) -> dict[str, bytes]:
-    small = [
-        name
-        for name in names
-        if (facts := side.files.get(name)) is not None
-        and facts.mark[0] != "target"
-        and facts.size <= READ_BYTES_MAX
-    ]
-    first = [TOPOLOGY] if TOPOLOGY in side.files else []  # for the names of nodes
-    if first and side.files[TOPOLOGY].size > TOPOLOGY_BYTES_MAX:
-        raise Conflict(f"{side.title}: the topology is too large.")
-    return await side.read({*first, *small[:READ_FILES_MAX]})
+    """Read the topology, and those of the files that are small enough. Raises Conflict."""
+    wanted: list[str] = []
+    left_bytes = READ_TOTAL_BYTES_MAX
+    for name in names:
+        facts = side.files.get(name)
+        if facts is None or facts.mark[0] == "target" or facts.size > min(READ_BYTES_MAX, left_bytes):
+            continue
+        left_bytes -= facts.size
+        wanted.append(name)
+    if TOPOLOGY in side.files:  # also for the names of nodes
+        if side.files[TOPOLOGY].size > TOPOLOGY_BYTES_MAX:
+            raise Conflict(f"{side.title}: the topology is too large.")
+        wanted.append(TOPOLOGY)
+    return await side.read({*wanted})
 
 
 def _change(was: FileFacts | None, now: FileFacts | None, old: bytes | None, new: bytes | None) -> How | None:

@@ -144,7 +144,7 @@ def _files(entries: Iterable[FolderEntry]) -> dict[str, FolderEntry]:
         is_topology = "/" not in entry.path and entry.path.endswith(TOPOLOGY_ENDING)
         path = TOPOLOGY if is_topology and TOPOLOGY not in found else entry.path
         if entry.kind != "directory" and not is_passing(path):
-            found[path] = entry
+            found.setdefault(path, entry)
     return found
 
 
@@ -154,7 +154,7 @@ def _facts(entry: FolderEntry) -> FileFacts:
         mark = ("target", (entry.kind, entry.target))
     access = f"{entry.mode:04o} {entry.uid}:{entry.gid}"
     if entry.xattrs:
-        access += f" {zlib.crc32(repr(entry.xattrs).encode()):08x}"
+        access += f" {zlib.crc32(repr(entry.xattrs).encode('utf-8', 'surrogateescape')):08x}"
     return FileFacts(entry.size, mark, access)
 
 

@@ -73,6 +73,11 @@ def test_large_file_is_compared_by_its_mark() -> None:
     assert compared(new, new) == []
 
 
+def test_file_that_became_too_large_has_no_lines() -> None:
+    [change] = compared(contents({"notes": b"a\n"}), contents({"notes": b"a\n" * READ_BYTES_MAX}))
+    assert (change.change, change.size_after, change.lines) == ("changed", 2 * READ_BYTES_MAX, [])
+
+
 def test_topology_that_is_too_large_is_a_conflict() -> None:
     huge = contents({})
     files = {TOPOLOGY: FileFacts(1 << 40, ("crc32", 1))}
