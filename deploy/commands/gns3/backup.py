@@ -237,7 +237,7 @@ def watch(
         _tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
-    run_with_server(connection, server, work, unreached=unreached, local=local)
+    run_with_server(connection, server, work, unreached=unreached)  # it waits for a server that is stopped
 
 
 async def _watch(
