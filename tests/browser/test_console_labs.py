@@ -7,7 +7,7 @@ import pytest
 from deploy.processes import wait_until
 from tests.blobs_on_disk import change_byte_on
 from tests.browser.chromium import Page
-from tests.browser.console_pages import choose, closed, faults, open_console, show, sign_in
+from tests.browser.console_pages import choose, closed, faults, open_console, reshape, show, sign_in
 from tests.browser.console_world import HOSTILE_NAMES, project_archive, stored
 from tests.browser.test_console import look_at
 from tests.cluster.harness import Cluster
@@ -76,7 +76,7 @@ async def test_labs_show_their_newest_good_version_and_how_to_restore_it(
     rows = await page.value(ROWS)
     assert [row for row in rows if "damaged" in row] == [row for row in rows if HOSTILE_NAMES[0] in row]
     found = await look_at(page, "labs", "light", axe_script) + await look_at(page, "labs", "dark", axe_script)
-    await page.shape(1440)
+    await reshape(page, 1440, "light")
 
     await page.value(
         "[...document.querySelectorAll('main tbody a')].find(a => a.textContent === 'ospf lab').click()"
@@ -85,7 +85,7 @@ async def test_labs_show_their_newest_good_version_and_how_to_restore_it(
     await page.until("!document.querySelector('main').textContent.includes('not checked')")
     assert HOSTILE_NAMES[1] in (await page.value(ROWS))[1]
     found += await look_at(page, "lab", "light", axe_script) + await look_at(page, "lab", "dark", axe_script)
-    await page.shape(1440)
+    await reshape(page, 1440, "light")
 
     await act(page, 0, "Restore")
     restore = f"filestore gns3 restore {full} --to lab --local /opt/gns3/projects"
@@ -94,7 +94,7 @@ async def test_labs_show_their_newest_good_version_and_how_to_restore_it(
     found += await look_at(page, "dialog restore", "dark", axe_script)
     await choose(page, "Done", "dialog")
     await closed(page)
-    await page.shape(1440)
+    await reshape(page, 1440, "light")
     await act(page, 1, "Restore")
     await page.value("""(() => {
       const server = document.querySelector('dialog select');

@@ -26,7 +26,7 @@ export default function Labs() {
   const columns = [
     { key: "name", title: "Project", value: (lab) => lab.name, render: (lab) => html`<a href=${labAddress(lab)}><${Name} title=${lab.newest.project_id}>${lab.name}</${Name}></a>` },
     { key: "server", title: "Server", width: "9rem", hide: "medium", value: (lab) => lab.newest.server, render: (lab) => html`<${Name} title=${lab.newest.serverId}>${lab.newest.server}</${Name}>` },
-    { key: "good", title: "Newest good", width: "8rem", small: "5.8rem", value: good, render: (lab) => html`<${Time} at=${good(lab)} none="none" />` },
+    { key: "good", title: "Last good", width: "8rem", small: "5.8rem", value: good, render: (lab) => html`<${Time} at=${good(lab)} none="none" />` },
     { key: "archive", title: "Kind", width: "5.5rem", hide: "wide", value: (lab) => lab.newest.archive, render: (lab) => lab.newest.archive },
     { key: "size", title: "Size", width: "6.5rem", hide: "narrow", align: "end", value: (lab) => lab.newest.size_bytes, render: (lab) => html`<${Size} bytes=${lab.newest.size_bytes} />` },
     { key: "versions", title: "Versions", width: "6.2rem", hide: "medium", align: "end", value: (lab) => lab.versions.length, render: (lab) => lab.versions.length.toLocaleString("en") },
