@@ -28,6 +28,7 @@ METRIC: Final = re.compile(r"filestore_\w+")
 MEMBERS: Final = {"coordinator": "coordinators", "node": "nodes"}
 SHARED: Final = {"--url", "--ca", "--token-file", "--context", "--deadline"}
 PREFIX: Final = "/api/v1"
+SECTIONS_LINES_MAX: Final = 280  # of one page of commands
 
 
 def main() -> None:
@@ -51,8 +52,7 @@ def pages() -> dict[str, str]:
             assert command is not None
             leaves = [each for each in commands(command, ("filestore", name)) if not _is_group(each[1])]
             if _is_group(command):
-                heading = f"# filestore {name}\n\n{_summary(command)}\n\n"
-                result[f"commands-{name}.md"] = heading + _sections(leaves)
+                result |= _group_pages(name, _summary(command), leaves)
             else:
                 alone += leaves
             target = f"commands-{name}.md" if _is_group(command) else f"{page}#filestore-{name}"
@@ -67,6 +67,23 @@ def pages() -> dict[str, str]:
         "",
     ]
     return result | {"commands.md": "\n".join(index)}
+
+
+def _group_pages(
+    name: str, summary: str, leaves: list[tuple[tuple[str, ...], click.Command]]
+) -> dict[str, str]:
+    """Return the pages of a group: a further one begins where one becomes too long to read."""
+    texts = [""]
+    for leaf in leaves:
+        section = _sections([leaf])
+        if (texts[-1] + section).count("\n") > SECTIONS_LINES_MAX:
+            texts.append("")
+        texts[-1] += section
+    names = [f"commands-{name}{f'-{number}' if number else ''}.md" for number in range(len(texts))]
+    links = " ".join(f"[{number}]({each})" for number, each in enumerate(names[1:], 1))
+    more = f"Further pages: {links}\n\n" if links else ""
+    heading = f"# filestore {name}\n\n{summary}\n\n"
+    return {each: heading + more + text for each, text in zip(names, texts, strict=True)}
 
 
 def command_with_shared_options() -> click.Command:

@@ -16,6 +16,7 @@ from api.bodies.fields import (
     Filename,
     FileStatus,
     FileUuid,
+    FilterText,
     FolderPath,
     GivenBucketId,
     GivenSha256,
@@ -88,7 +89,9 @@ def in_answers(field: Later) -> tuple[Any, ...]:
 
 def in_filters(field: Later) -> tuple[Any, ...] | None:
     """A list is narrowed by labels."""
-    return (_said(field), "") if field.is_label else None
+    if not field.is_label:
+        return None
+    return Annotated[FilterText, Meta(description=field.meaning, examples=[field.example])], ""
 
 
 class UploadInitialisation(Struct, frozen=True, kw_only=True):

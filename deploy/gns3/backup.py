@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal
 from ca.errors import Unavailable as ServerUnavailable
 from deploy.base.failures import FAILURES, Failure
 from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missing, end_with_missing
-from deploy.gns3.chains import chains_of, to_continue
+from deploy.gns3.chains import chains_of, label_version, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
 from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing, marked
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, Kind, topology_crc32_of_head
@@ -84,7 +84,8 @@ class BackupWishes:
     """The options of a run. `wait_s`: how long to wait for running projects.
 
     `accept_loss`: also store projects that seem to have lost most of their content. `protect_days`: for
-    how long the backups cannot be deleted; None as their bucket has it.
+    how long the backups cannot be deleted; None as their bucket has it. `message`, `tag`: of the versions.
+    `recipients`: the keys that full backups are encrypted for.
     """
 
     bucket_id: str = ""
@@ -92,6 +93,9 @@ class BackupWishes:
     wait_s: float = 0.0
     accept_loss: bool = False
     protect_days: int | None = None
+    message: str = ""
+    tag: str = ""
+    recipients: Sequence[Any] = ()
 
 
 class BackupRun:
@@ -191,16 +195,11 @@ class BackupRun:
         if not errors:
             has_changed = is_stored and newest is not None
             self._journal.good(project.project_id, at=began_at, changed=has_changed)
-        return BackupResult(
-            project,
-            "stored" if is_stored else "unchanged",
-            current.file_uuid,
-            current.size_bytes if is_stored else 0,
-            images,
-            tuple(errors),
-            outcome.missing,
-            outcome.consistency,
-        )
+        await label_version(self._client, current, message=self._wishes.message, tag=self._wishes.tag)
+        status: Status = "stored" if is_stored else "unchanged"
+        size_bytes = current.size_bytes if is_stored else 0
+        kept = (images, tuple(errors), outcome.missing, outcome.consistency)
+        return BackupResult(project, status, current.file_uuid, size_bytes, *kept)
 
     def refuse(self, project: LabProject) -> None:
         """Raise Conflict for a project that must not be backed up as it is."""

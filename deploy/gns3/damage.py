@@ -16,7 +16,7 @@ from deploy.base.failures import FAILURES
 from deploy.base.output import moment
 from deploy.base.printed import printable_name
 from deploy.base.terminal import SetProgress
-from deploy.gns3.stored import StoredBackup, manifest_of, stored_backups
+from deploy.gns3.stored import StoredBackup, is_encrypted, manifest_of, stored_backups
 from filestore_client import AsyncClient
 from filestore_client.base.errors import Gone, NotFound, Unavailable
 from filestore_client.base.records import FileRecord, Image
@@ -59,9 +59,14 @@ class Damages:
         return {md5: image for (md5, image), is_gone in zip(images.items(), lost, strict=True) if not is_gone}
 
     async def is_broken(self, backup: StoredBackup) -> bool:
-        """Whether it is damaged, or its archive cannot be read. Raises FilestoreError if neither is known."""
+        """Whether it is damaged, or its archive cannot be read. Raises FilestoreError if neither is known.
+
+        An encrypted archive is not read.
+        """
         if await self.is_damaged(backup.file):
             return True
+        if is_encrypted(backup.file):
+            return False
         try:
             await manifest_of(self._client, backup.file)
         except Conflict:

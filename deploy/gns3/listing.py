@@ -14,7 +14,13 @@ from deploy.gns3.export import exporting
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, topology_crc32_of_head
 from deploy.gns3.records import LabProject, is_built_in
 from deploy.gns3.server import Gns3Server, ProjectRuns
-from deploy.gns3.stored import StoredBackup, manifest_of, recorded_missing, stored_backups
+from deploy.gns3.stored import (
+    StoredBackup,
+    is_encrypted,
+    manifest_of,
+    recorded_missing,
+    stored_backups,
+)
 from filestore_client import AsyncClient
 
 Changed = Literal["yes", "no", "topology no", "running", "damaged", ""]
@@ -51,6 +57,40 @@ class ListedImage(Struct, frozen=True, kw_only=True):
     file_uuid: str
 
 
+class ListedVersion(Struct, frozen=True, kw_only=True):
+    """A backup of a project. `kind`: `export` or `full`. `tag`, `message`: "" for none."""
+
+    file_uuid: str
+    project_id: str
+    name: str
+    server: str
+    server_id: str
+    created_at: str
+    kind: str
+    size_bytes: int
+    tag: str
+    message: str
+    protected_until: str
+
+
+def list_version(backup: StoredBackup) -> ListedVersion:
+    """Return one row. Pure."""
+    file, of = backup.file, backup.tag.server
+    return ListedVersion(
+        file_uuid=file.file_uuid,
+        project_id=file.project_id,
+        name=file.project_name,
+        server=of.name,
+        server_id=of.id,
+        created_at=file.created_at,
+        kind=backup.fingerprint.kind,
+        size_bytes=file.size_bytes,
+        tag=backup.version,
+        message=file.message,
+        protected_until=file.protected_until,
+    )
+
+
 async def list_project(
     server: Gns3Server,
     client: AsyncClient,
@@ -71,7 +111,7 @@ async def list_project(
     newest = await Damages(client).marked(own[-1]) if own else None
     stored = missing = 0
     lacking = NOTHING_MISSING
-    if newest is not None and not newest.is_damaged:
+    if newest is not None and not newest.is_damaged and not is_encrypted(newest.file):
         lacking = await recorded_missing(client, newest.file)
         manifest = await manifest_of(client, newest.file)
         named = [image for image in manifest.images if image.md5 and not is_built_in(image.filename)]

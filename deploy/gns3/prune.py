@@ -2,7 +2,7 @@
 
 The order is that of the log. A backup whose date does not fit into it was made while a clock was wrong, and a
 damaged one may be all that is left of a state: both stay, and a person decides. A damaged one counts for no
-rule, so that it never replaces a complete one.
+rule, so that it never replaces a complete one. A tagged one stays as long as it has its tag, and counts too.
 
 Each rule goes from the newest to the oldest backup and keeps the newest of each period, for the given number
 of periods that have a backup. A backup stays if any rule keeps it. So `daily=7` are seven days with backups,
@@ -17,6 +17,7 @@ from typing import Final
 
 DAMAGED: Final = "damaged"
 OUT_OF_ORDER: Final = "dated out of order"
+TAGGED: Final = "tag "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,23 @@ _PERIODS: Final[Sequence[tuple[str, Callable[[datetime], tuple[int, ...]]]]] = (
 
 
 def reasons_to_keep(
-    made_at: Sequence[datetime], rules: KeepRules, *, damaged: Collection[int] = ()
+    made_at: Sequence[datetime],
+    rules: KeepRules,
+    *,
+    damaged: Collection[int] = (),
+    tags: Sequence[str] = (),
 ) -> list[list[str]]:
     """For each backup, in the order of the log, the rules that keep it; [] for one that goes.
 
-    `damaged`: the numbers of those that count for no rule. Days, weeks (from Monday, ISO 8601) and months are
-    those of the zone that the moments are in.
+    `damaged`: the numbers of those that count for no rule. `tags`: the tag of each, "" for none. Days,
+    weeks (from Monday, ISO 8601) and months are those of the zone that the moments are in.
     """
     whole = [number for number in range(len(made_at)) if number not in damaged]
     ordered = [whole[place] for place in in_order([made_at[number] for number in whole])]
     reasons: list[list[str]] = [[] for _ in made_at]
+    for number, tag in enumerate(tags):
+        if tag:
+            reasons[number].append(f"{TAGGED}{tag}")
     for number in damaged:
         reasons[number].append(DAMAGED)
     for number in set(whole) - set(ordered):

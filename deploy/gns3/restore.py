@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ca.errors import Conflict, Forbidden, Internal, NotFound, Unavailable
@@ -45,6 +45,21 @@ from filestore_client.base.records import ManifestImage
 
 CLEANING_S_MAX: Final = 30.0
 REVISION_OF_2_2: Final = 9  # the newest format of a topology that GNS3 2.2 reads
+REVISION_OF_3: Final = 10  # differs from it only in fields of nodes, and in which names nodes may have
+# Fields that GNS3 3.0 added to the properties of nodes, by type: 2.2.61 rejects a topology that has one.
+# Links and drawings are equal.
+_USAGE: Final = frozenset({"usage"})
+_ADDED: Final[Mapping[str, frozenset[str]]] = {
+    "qemu": frozenset({"aux", "aux_type", "maxcpus", *(f"hd{disk}_disk_image_backed" for disk in "abcd")}),
+    "docker": frozenset({"aux_type", "cpus", "memory"}),
+    "dynamips": frozenset({"aux_type"}),
+    **dict.fromkeys(
+        ("vpcs", "cloud", "nat", "ethernet_switch", "ethernet_hub", "frame_relay_switch", "atm_switch"),
+        _USAGE,
+    ),
+}
+# Ports, and what GNS3 has elsewhere too: 3.0 keeps `compute_id` twice for nodes that its API has made.
+_DERIVED: Final = ("aux", "aux_type", "_backed", "compute_id")
 UNFINISHED: Final = "(restore not finished)"
 # What GNS3 sets them to in every project that it imports.
 _IMPORTED: Final = {"auto_open": False, "auto_start": False, "auto_close": True}
@@ -70,10 +85,14 @@ class ImagePlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredExport:
-    """The contents of a backup's archive, once it was found to be complete."""
+    """The contents of a backup's archive, once it was found to be complete.
+
+    `lost`: settings of nodes that the server does not have.
+    """
 
     archive: Archive
     topology: Mapping[str, Any]
+    lost: Sequence[str] = ()
 
     @property
     def settings(self) -> dict[str, object]:
@@ -153,7 +172,8 @@ async def plan_restore(
         )
     manifest = await manifest_of(client, backup.file)
     export = await check_archive(client, backup)
-    _check_version(server, backup, export)
+    if not server.is_v3:
+        export = _for_2_2(server, backup, export)
     in_store = await stored_images(client, backup.file.owner_id)
     plan = plan_images(manifest.images, await server.images(), in_store)
     if plan.conflicts:
@@ -172,16 +192,50 @@ async def plan_restore(
     return export, plan
 
 
-def _check_version(server: Gns3Server, backup: StoredBackup, export: StoredExport) -> None:
-    """Raise Conflict for what GNS3 2.2 cannot read: zstd, and the topologies of GNS3 3."""
+def _for_2_2(server: Gns3Server, backup: StoredBackup, export: StoredExport) -> StoredExport:
+    """Return an export as GNS3 2.2 can read it.
+
+    Raises Conflict for zstd, and for topologies that are newer than those of GNS3 3.0.
+    """
     revision = export.topology.get("revision", 0)
-    if server.is_v3 or (not export.archive.has_zstd and revision <= REVISION_OF_2_2):
-        return
+    if not export.archive.has_zstd and revision <= REVISION_OF_2_2:
+        return export
+    if not export.archive.has_zstd and revision == REVISION_OF_3:
+        topology, lost = converted_topology(export.topology, server.version)
+        return replace(export, topology=topology, lost=lost)
     made_by = printable_name(str(export.topology.get("version", "3")))
     raise Conflict(
         f"The backup {backup.file.file_uuid} is of GNS3 {made_by}, and GNS3 {server.version} on {server.name}"
         " cannot read it. Restore it to a server of GNS3 3."
     )
+
+
+def converted_topology(topology: Mapping[str, Any], version: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a topology of GNS3 3.0 for GNS3 2.2, and settings that are lost, such as `R1: cpus`. Pure."""
+    inner = topology.get("topology")
+    nodes = inner.get("nodes") if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or not isinstance(nodes, list):
+        return dict(topology), []
+    lost: list[str] = []
+    made: list[Any] = []
+    for node in nodes:
+        if isinstance(node, dict) and isinstance(properties := node.get("properties"), dict):
+            added = _ADDED.get(str(node.get("node_type")), frozenset()) | {"compute_id"}
+            kept = {name: value for name, value in properties.items() if name not in added}
+            lost += [f"{node.get('name')}: {name}" for name in sorted(added) if _is_set(properties, name)]
+            node = {name: value for name, value in node.items() if name not in ("aux", "aux_type")}
+            node |= {"properties": kept}
+        made.append(node)
+    changed = {"revision": REVISION_OF_2_2, "version": version, "topology": {**inner, "nodes": made}}
+    return {**topology, **changed}, lost
+
+
+def _is_set(properties: Mapping[str, Any], name: str) -> bool:
+    """Whether a setting says something that GNS3 would not do without it."""
+    value = properties.get(name)
+    if name == "maxcpus":
+        return bool(value) and value != 1 and value != properties.get("cpus")
+    return bool(value) and not name.endswith(_DERIVED)
 
 
 async def restore(
@@ -206,7 +260,7 @@ async def restore(
     project_id, unfinished_id = str(uuid.uuid4()), str(uuid.uuid4())
     nodes: int | None = None
     missing = plan.missing
-    lost = list(export.settings)
+    lost = [*export.lost, *export.settings]
     try:
         with bar(backup.file.filename) as progress:
             content = _renamed(client, backup, export, unfinished_id, progress)
@@ -217,7 +271,7 @@ async def restore(
             missing = await _open(server, project_id, may_lack=plan.unknown if without_images else ())
         if not missing:
             nodes = len(await server.nodes(project_id))
-            lost = await _set(server, project_id, export.settings)
+            lost = [*export.lost, *await _set(server, project_id, export.settings)]
             if not start:
                 await server.act(project_id, "close")
     except BaseException as error:

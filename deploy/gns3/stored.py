@@ -8,17 +8,28 @@ Tested by tests/unit/deploy/gns3/test_chain_model.py.
 import asyncio
 import io
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest
 from deploy.base.printed import printable_name
-from deploy.gns3.archive import Archive, ExportDamaged, Missing, missing_of_tail, read_archive
+from deploy.gns3.archive import (
+    NOTHING_MISSING,
+    Archive,
+    ExportDamaged,
+    Missing,
+    missing_of_tail,
+    read_archive,
+)
 from deploy.gns3.fingerprint import TAIL_BYTES_MAX, Fingerprint
+from deploy.gns3.folders.encryption import ENDING, decrypt
 from deploy.gns3.folders.unpacking import ArchiveRejected, content_of
 from deploy.gns3.folders.unpacking import read_archive as read_folder
 from deploy.gns3.identity import BackupTag
@@ -32,11 +43,14 @@ SMALL_TAIL_BYTES: Final = 1 << 20  # enough for the directory of nearly every pr
 HEAD_BYTES: Final = 256 << 10  # enough for the topology of most projects
 COMMENT_TAIL_BYTES: Final = 66_000  # enough for the comment of a zip
 MISSING: Final = "FILESTORE.missing"  # the record of an archive of a folder, with the files that it lacks
+ENCRYPTED_TYPE: Final = "application/x-age"  # the content type of an encrypted archive
+NO_TAG: Final = "-"  # in the record of a version whose tag was removed
 REPLACED_ENDING: Final = " (replaced).gns3.tar"
 READ_BYTES: Final = 1 << 20
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 T = TypeVar("T")
+Opened = Callable[[Callable[[BinaryIO], Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +72,14 @@ class StoredBackup:
         return datetime.fromisoformat(self.file.created_at)
 
     @property
+    def version(self) -> str:
+        """Return the tag that its owner gave it, such as `golden`; "" for none."""
+        return "" if self.file.tag == NO_TAG else self.file.tag
+
+    @property
     def is_replaced(self) -> bool:
         """Whether it is of a folder that a restore has replaced since."""
-        return self.file.filename.endswith(REPLACED_ENDING)
+        return self.file.filename.removesuffix(ENDING).endswith(REPLACED_ENDING)
 
     def holds(self, fingerprint: Fingerprint) -> bool:
         """Whether it can stand for an export with this fingerprint. A damaged one cannot."""
@@ -113,6 +132,8 @@ async def stored_images(client: AsyncClient, owner_id: str) -> StoredImages:
 
 async def manifest_of(client: AsyncClient, file: Project) -> Manifest:
     """Return the manifest of a backup's archive. Raises Conflict if it is not a project."""
+    if is_encrypted(file):
+        raise Conflict(f"The backup {file.file_uuid} is encrypted.")
     if is_full(file):
         _, topology = await head_of_full(client, file)
         return Manifest(
@@ -137,10 +158,44 @@ def named_images(topology: bytes) -> list[ManifestImage]:
     return [ManifestImage(filename=each.filename, md5=each.md5) for each in images_of_topology(topology)]
 
 
+def is_encrypted(file: Project) -> bool:
+    """Whether only the owners of keys can read a backup."""
+    return file.content_type == ENCRYPTED_TYPE
+
+
 def is_full(file: Project) -> bool:
     """Whether a file is a backup of a whole folder."""
     tag = BackupTag.parse(file.version_tag)
     return tag is not None and tag.fingerprint.kind == "full"
+
+
+@asynccontextmanager
+async def opened_archive(
+    client: AsyncClient, file: Project, identities: Sequence[Any] = ()
+) -> AsyncIterator[Opened]:
+    """Yield a function that runs blocking work with the archive of a backup open for reading.
+
+    An encrypted one is decrypted into a temporary file without a name. Raises Conflict if no key fits.
+    """
+    if not is_encrypted(file):
+
+        async def read(work: Callable[[BinaryIO], Any]) -> Any:
+            return await with_content(client, file.file_uuid, work)
+
+        yield read
+        return
+    if not identities:
+        raise Conflict(
+            f"The backup {file.file_uuid} is encrypted: give the file of your key with --identity."
+        )
+    with tempfile.TemporaryFile() as kept:
+        await with_content(client, file.file_uuid, partial(decrypt, target=kept, identities=identities))
+
+        async def read_kept(work: Callable[[BinaryIO], Any]) -> Any:
+            kept.seek(0)
+            return await asyncio.to_thread(work, kept)
+
+        yield read_kept
 
 
 async def with_content(client: AsyncClient, file_uuid: str, work: Callable[[BinaryIO], T]) -> T:
@@ -196,7 +251,12 @@ class _Content(io.RawIOBase):
 
 
 async def recorded_missing(client: AsyncClient, file: Project) -> Missing:
-    """Return the files of the project that a backup lacks, as its archive says itself."""
+    """Return the files of the project that a backup lacks, as its archive says itself.
+
+    An encrypted one does not say it.
+    """
+    if is_encrypted(file):
+        return NOTHING_MISSING
     if is_full(file):
         return (await head_of_full(client, file))[0]
     start = max(0, file.size_bytes - COMMENT_TAIL_BYTES)

@@ -52,6 +52,8 @@ class Later:
 
 LATER: Final[tuple[Later, ...]] = (
     # kind, name, meaning, example, and since which rules
+    Later("project_file", "message", "What its owner says about this version.", "before BGP", since=6),
+    Later("project_file", "tag", "A name of this version; `-` for none.", "golden", since=6),
 )
 
 

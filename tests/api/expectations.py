@@ -42,7 +42,7 @@ LATER: Fields = {
     "protected_until": "string",
 }  # not in the interface; `retention_period` where set
 FILE = _shape(RECORD | LATER)
-PROJECT_FILE = _shape(RECORD | LATER | PROJECT_METADATA)
+PROJECT_FILE = _shape(RECORD | LATER | PROJECT_METADATA | {"message": "string", "tag": "string"})
 BACKUP = _shape(RECORD | LATER | BACKUP_METADATA)
 VM = _shape(RECORD | LATER | VM_METADATA)
 VM_EXTENDED = VM | {"md5": str}

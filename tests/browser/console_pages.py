@@ -11,6 +11,7 @@ from tests.browser.chromium import Page
 PAGES: Final = {
     "overview": ("#/", "main .recent, main .empty"),
     "projects": ("#/projects", "main tbody tr"),
+    "labs": ("#/labs", "main .table-box"),
     "images": ("#/images", "main .table-box"),
     "backups": ("#/backups", "main .table-box"),
     "buckets": ("#/buckets", "main tbody tr"),

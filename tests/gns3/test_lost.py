@@ -26,10 +26,10 @@ BLOCK = re.compile(r"<!-- test: (?P<group>\w+) -->\n *```sh\n(?P<text>.*?)```", 
 
 
 class Guide:
-    """The commands of the page, on a server of this test."""
+    """The commands of a page, on a server of this test."""
 
-    def __init__(self, store: Cluster, work: Path) -> None:
-        self._work = work
+    def __init__(self, store: Cluster, work: Path, page: str = PAGE) -> None:
+        self._work, self._page = work, page
         token = work / "token"
         token.touch(0o600)
         token.write_text(store.user_token(f"lost{secrets.token_hex(3)}"))  # who has no other backups
@@ -42,7 +42,7 @@ class Guide:
         """Run the blocks of a group; what they print. `changed`: text of the page, and what stands for it."""
         (self._work / "lab.password").write_text(server.password_file.read_text())
         (self._work / "lab.compute-password").write_text(server.compute_password_file.read_text())
-        script = "\n".join(match["text"] for match in BLOCK.finditer(PAGE) if match["group"] == group)
+        script = "\n".join(match["text"] for match in BLOCK.finditer(self._page) if match["group"] == group)
         assert script, group
         for before, after in {
             "http://127.0.0.1:3080": server.url,

@@ -94,13 +94,27 @@ def test_running_lab_of_2_2_is_told(operator: Operator, two: LabServer2, tmp_pat
     two.close(project_id)
 
 
-def test_lab_of_3_0_is_refused_by_2_2_in_a_sentence(
-    operator: Operator, two: LabServer2, old: LabServer
-) -> None:
+def test_lab_of_3_0_is_converted_for_2_2(operator: Operator, two: LabServer2, old: LabServer) -> None:
     name = f"three {secrets.token_hex(3)}"
-    old.make_project(name)
+    project_id = old.make_project(name, {"project-files/x": b"of 3.0"}, nodes=0)
+    old.add_qemu(project_id, "vm1", adapters=2, cpus=2, maxcpus=4)
+    nodes = [
+        old.call(
+            "POST", f"/projects/{project_id}/nodes", {"name": each, "node_type": kind, "compute_id": "local"}
+        )
+        for each, kind in (("PC1", "vpcs"), ("PC2", "vpcs"), ("cloud1", "cloud"))
+    ]
+    ends = [{"node_id": node["node_id"], "adapter_number": 0, "port_number": 0} for node in nodes[:2]]
+    old.call("POST", f"/projects/{project_id}/links", {"nodes": ends})
+    old.close(project_id)
     operator.do("backup", name, "--server", "old")
-    before, seen = two.projects(), len(two.log)
-    code, _, err = operator.run("restore", name, "--to", "two")
-    assert (code, "is of GNS3 3.0" in err, "Restore it to a server of GNS3 3." in err) == (5, True, True), err
-    assert (two.projects(), "Traceback" in two.log[seen:]) == (before, False)
+    [restored] = operator.json("restore", name, "--to", "two", codes=[10])
+    assert (restored["nodes"], restored["lost_settings"]) == (4, ["vm1: maxcpus"])
+    there = restored["project_id"]
+    assert two.files_of(there)["project-files/x"]
+    two.open(there)
+    properties = {each["name"]: each["properties"] for each in two.call("GET", f"/projects/{there}/nodes")}
+    assert set(properties) == {"vm1", "PC1", "PC2", "cloud1"}
+    assert (properties["vm1"]["adapters"], properties["vm1"]["cpus"]) == (2, 2)
+    assert len(two.call("GET", f"/projects/{there}/links")) == 1
+    two.close(there)

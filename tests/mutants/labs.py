@@ -79,7 +79,7 @@ LABS = (
     _of(
         "full backup in the chain of exports",
         "chains",
-        "backup.file.project_id, backup.fingerprint.kind)",
+        "backup.file.project_id, kind)",
         'backup.file.project_id, "")',
         f"{_CHAINS}full_backups_are_a_chain_of_their_own",
     ),

@@ -3,6 +3,8 @@
 export const ROUTES = [
   ["/", () => import("./pages/overview.js")],
   ["/projects", () => import("./pages/projects.js")],
+  ["/labs", () => import("./pages/labs.js")],
+  ["/labs/:server/:project", () => import("./pages/lab.js")],
   ["/images", () => import("./pages/images.js")],
   ["/backups", () => import("./pages/backups.js")],
   ["/buckets", () => import("./pages/buckets.js")],
@@ -37,6 +39,7 @@ export const NAVIGATION = [
   { title: "Files", links: [
     ["/", "Overview"],
     ["/projects", "Projects"],
+    ["/labs", "Labs"],
     ["/images", "Images"],
     ["/backups", "Backups"],
     ["/buckets", "Buckets"],

@@ -84,6 +84,8 @@ class Project(FileRecord, frozen=True, kw_only=True):
     is_read_only: bool  # Whether the project is meant to be opened but not changed.
     keep_compute_ids: bool  # Whether the export keeps the ids of the computes that it ran on.
     reset_mac_addresses: bool  # Whether an import gives every interface a new MAC address.
+    message: str = ""  # What its owner says about this version.
+    tag: str = ""  # A name of this version; `-` for none.
     kind: ClassVar[Kind] = "project"
 
 
@@ -580,7 +582,7 @@ class Ticket(Secret, frozen=True, kw_only=True):
 
 
 LIST_FILTERS: Mapping[str, Sequence[str]] = {
-    "project": ("project_id", "status", "filename", "without_filename", "limit"),
+    "project": ("project_id", "message", "tag", "status", "filename", "without_filename", "limit"),
     "image": ("md5", "status", "filename", "without_filename", "limit"),
     "backup": ("status", "filename", "without_filename", "limit"),
     "bucket": ("path", "recursive", "name", "status", "filename", "without_filename", "limit"),

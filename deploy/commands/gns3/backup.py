@@ -29,6 +29,7 @@ from deploy.base.output import json_option, moment, print_json, size
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
+from deploy.commands.gns3.choosing import recipients_of, recipients_option, require_readable, version_options
 from deploy.commands.gns3.connecting import (
     bucket_id_of,
     bucket_option,
@@ -38,6 +39,7 @@ from deploy.commands.gns3.connecting import (
     run_with_server,
     server_option,
 )
+from deploy.commands.gns3.reset import reset_closed
 from deploy.gns3 import journal
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
 from deploy.gns3.identity import ServerIdentity
@@ -131,6 +133,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--leave-running", is_flag=True, help="Report running projects, but do not change the exit code for them."
 )
 @protect_option
+@version_options
 @click.option(
     "--snapshot",
     type=UserPath(file_okay=False, readable=False, path_type=Path),
@@ -157,6 +160,7 @@ def backup(
     accept_loss: bool,
     leave_running: bool,
     protect_days: int | None,
+    given: BackupWishes,
     snapshot: Path | None,
     servers: tuple[str, ...],
     all_servers: bool,
@@ -168,7 +172,8 @@ def backup(
 
     A running project cannot be exported, nor one with a VirtualBox or VMware node. The command reports such a
     project, backs up the others, and ends with exit code 5. Exit code 10 means that GNS3 left out files of a
-    project. After an interruption, the same command continues with the remaining projects.
+    project. After an interruption, the same command continues with the remaining projects. The newest backup
+    of an unchanged project gets --message and --tag.
 
     With --all, the command reports projects of an earlier run that do not exist any more, and a server
     without projects; the exit code is 4. Use `filestore gns3 forget` if a project is gone for good. Several
@@ -187,9 +192,9 @@ def backup(
     if snapshot is not None and options.local is None:
         raise click.UsageError("--snapshot needs --local.")
     options = replace(options, snapshot=snapshot)
-    wishes = BackupWishes(
-        with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss, protect_days=protect_days
-    )
+    wishes = replace(given, with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
+    wishes = replace(wishes, protect_days=protect_days)
+    require_readable(wishes, options.local)
 
     def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
         return None if is_all else chosen_projects(present, projects)
@@ -199,7 +204,8 @@ def backup(
         results = await runs(choose)
         if on_close:
             only = None if is_all else frozenset(each.project.project_id for each in results)
-            await _watch(reached, runs, every_s=None, only=only)
+            later = partial(runs, wishes=replace(wishes, message="", tag=""))
+            await _watch(reached, later, every_s=None, only=only)
         return results
 
     runs = list(_runs_of(connection, names, work, options))
@@ -247,16 +253,25 @@ def _runs_of(
     metavar="DURATION",
     help="Back up all projects at this interval, starting now.",
 )
+@click.option(
+    "--reset",
+    "is_reset",
+    is_flag=True,
+    help="With --local: then put each closed project back to its version with the tag golden, if it has one.",
+)
 @images_option
 @protect_option
+@recipients_option
 @server_option
 @run_options
 @connection_options
 def watch(
     connection: Connection,
     every_s: int,
+    is_reset: bool,
     with_images: bool,
     protect_days: int | None,
+    recipients: Path | None,
     server: str,
     options: RunOptions,
 ) -> None:
@@ -266,15 +281,21 @@ def watch(
     is retried after 10 seconds, and then after pauses of up to an hour. The command ends if the token of the
     cluster or the password of the server is rejected.
     """
-
+    if is_reset and options.local is None:
+        raise click.UsageError("--reset: --local is required with it.")
+    keys = recipients_of(recipients)
+    wishes = BackupWishes(with_images=with_images, protect_days=protect_days, recipients=keys)
+    require_readable(wishes, options.local)
     pauses = retry_pauses()
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
-        wishes = BackupWishes(with_images=with_images, protect_days=protect_days)
         with suppress(*ABSENT):
             await bucket_id_of(client, options.bucket)  # a wrong name ends the watch
         runs = partial(_run, reached, client, wishes=wishes, options=options)
-        await _watch(reached, runs, every_s=float(every_s), only=None)
+        then = None
+        if is_reset and options.local is not None:
+            then = partial(reset_closed, reached, client, options.local, as_json=options.as_json)
+        await _watch(reached, runs, every_s=float(every_s), only=None, then=then)
 
     async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
         record_unreached(identity, cluster, options.metrics)
@@ -284,13 +305,21 @@ def watch(
         _tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
-    run_with_server(connection, server, work, unreached=unreached, local=options.local)
+    run_with_server(connection, server, work, unreached=unreached)  # it waits for a server that is stopped
 
 
 async def _watch(
-    reached: Gns3Server, runs: Runs, *, every_s: float | None, only: frozenset[str] | None
+    reached: Gns3Server,
+    runs: Runs,
+    *,
+    every_s: float | None,
+    only: frozenset[str] | None,
+    then: Callable[[list[BackupResult]], Awaitable[None]] | None = None,
 ) -> None:
-    """Back up as time goes by, until it is cancelled. Raises what only a person mends."""
+    """Back up as time goes by, until it is cancelled; `then` is awaited after backups of closed projects.
+
+    Raises errors that only a person can mend.
+    """
 
     async def back_up(project_ids: frozenset[str] | None) -> None:
         def choose(present: list[LabProject]) -> Sequence[LabProject] | None:
@@ -298,9 +327,12 @@ async def _watch(
                 return None
             return [each for each in present if each.project_id in project_ids]
 
-        for each in await runs(choose):
+        results = await runs(choose)
+        for each in results:
             if each.status == "failed" and isinstance(each.errors[0], LASTING):
                 raise each.errors[0]
+        if then is not None and project_ids is not None:
+            await then(results)
 
     click.echo(f"Watching GNS3 server {reached.name}.", err=True)
     await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
@@ -358,7 +390,7 @@ async def _back_up_server(
     tell: Callable[[BackupResult], None],
 ) -> list[BackupResult]:
     """Back up the server itself, with a journal of its own: no run misses it."""
-    plain = replace(wishes, with_images=False)
+    plain = replace(wishes, with_images=False, message="", tag="")
     with journal.opened(identity_apart(reached.identity), client.transport.cluster) as apart:
 
         def begin(place: Path) -> LocalBackupRun:

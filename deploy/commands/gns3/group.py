@@ -17,11 +17,14 @@ from deploy.base.output import json_option, print_records
 from deploy.base.own_files import UserPath
 from deploy.base.printed import printable_name
 from deploy.commands.gns3.backup import backup, watch
+from deploy.commands.gns3.diff import diff
 from deploy.commands.gns3.forget import forget
 from deploy.commands.gns3.images import images
 from deploy.commands.gns3.listing import ls
 from deploy.commands.gns3.prune import prune
+from deploy.commands.gns3.reset import reset
 from deploy.commands.gns3.restore import restore, verify
+from deploy.commands.gns3.versions import note, tag, versions
 from deploy.gns3.identity import SERVER_ID, draw_server_id
 from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
 from deploy.gns3.server import Gns3Server, ServerAddress
@@ -171,7 +174,7 @@ def servers(as_json: bool) -> None:
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` adds one.")
 
 
-for _command in (ls, backup, images, restore, verify, prune, watch, forget):
+for _command in (ls, versions, diff, tag, note, backup, images, restore, reset, verify, prune, watch, forget):
     gns3.add_command(_command)
 
 

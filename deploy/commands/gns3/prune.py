@@ -69,7 +69,7 @@ def prune(
     A damaged backup counts for no rule, and one whose date does not fit the order in which backups were
     stored counts for --keep-last only. Either stays and is reported; the exit code is 10 then. If the backups
     of a project cannot be checked, all of them stay; the others are pruned, and the exit code is that of the
-    failure. A protected backup stays, and is listed as such.
+    failure. A protected backup stays, and so does one with a tag; they are listed as such.
     """
     rules = KeepRules(last=last, daily=daily, weekly=weekly, monthly=monthly)
     if rules.keep_nothing:
@@ -123,10 +123,11 @@ async def _carry_out(
 async def reasons_for(backups: Sequence[StoredBackup], rules: KeepRules, damages: Damages) -> list[list[str]]:
     """Apply `reasons_to_keep`, and check the backups that would stay in the place of deleted ones."""
     times = [backup.made_at.astimezone() for backup in backups]
+    tags = [backup.version for backup in backups]
     damaged: set[int] = set()
     checked: set[int] = set()
     while True:
-        reasons = reasons_to_keep(times, rules, damaged=damaged)
+        reasons = reasons_to_keep(times, rules, damaged=damaged, tags=tags)
         unchecked = [number for number, kept in enumerate(reasons) if kept and number not in checked]
         if all(reasons) or not unchecked:
             return reasons

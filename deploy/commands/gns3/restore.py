@@ -1,5 +1,6 @@
 """`filestore gns3 restore` and `verify`: backups back on a server, for good or to see that they work."""
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,7 +11,13 @@ from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of, worse_o
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
-from deploy.commands.gns3.choosing import from_option, owner_id_of, owner_option
+from deploy.commands.gns3.choosing import (
+    from_option,
+    identities_of,
+    identity_option,
+    owner_id_of,
+    owner_option,
+)
 from deploy.commands.gns3.connecting import configuration_option, local_option, run_with_server
 from deploy.commands.gns3.restore_local import LocalRestore
 from deploy.gns3.chains import BackupChain, chosen_chains, find_backup
@@ -18,13 +25,13 @@ from deploy.gns3.damage import Damages, chain_with
 from deploy.gns3.restore import RestoredProject
 from deploy.gns3.restore import restore as restore_backup
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import StoredBackup, stored_images
+from deploy.gns3.stored import StoredBackup, is_encrypted, stored_images
 from deploy.gns3.verify import StoredCheck, Verdict, verify_restored, verify_stored
 from filestore_client import AsyncClient
 
 
 @click.command()
-@click.argument("named", metavar="PROJECT[@DATE]|FILE_UUID", default="")
+@click.argument("named", metavar="PROJECT[@VERSION]|FILE_UUID", default="")
 @click.option(
     "--to",
     "server",
@@ -45,6 +52,7 @@ from filestore_client import AsyncClient
 @click.option("--all", "is_all", is_flag=True, help="With --local: every project of a server.")
 @click.option("--in-place", is_flag=True, help="With --local: replace the project, which must be closed.")
 @click.option("--dry-run", is_flag=True, help="With --local: show what would change.")
+@identity_option
 @from_option
 @owner_option
 @json_option
@@ -62,14 +70,16 @@ def restore(
     is_all: bool,
     in_place: bool,
     dry_run: bool,
+    identity: Path | None,
     source: str,
     owner: str,
     as_json: bool,
 ) -> int:
     """Make a project of a backup, on any GNS3 server.
 
-    The newest of your backups is restored, or the newest until the end of a day (@2026-11-20) or a moment. If
-    several servers have the project, say which one with --from. A damaged backup is not restored.
+    The newest of your backups is restored, or the one with a tag (@golden), or the newest until the end of a
+    day (@2026-11-20) or a moment. If several servers have the project, say which one with --from. A damaged
+    backup is not restored.
 
     Images that the server lacks are sent first. The new project has a new id. If the name is in use, GNS3
     appends a number. The project is opened, to check that every node finds its image, and closed again. The
@@ -79,13 +89,16 @@ def restore(
     What would change is printed first. What --in-place or --file replace is backed up before. With --config,
     the server itself is restored, which must be stopped.
     """
-    wanted = LocalRestore(local, configuration, named, source, path, in_place, dry_run, as_json)
+    keys = identities_of(identity)
+    wanted = LocalRestore(local, configuration, named, source, path, in_place, dry_run, as_json, keys)
     if local is not None or configuration is not None:
         if name or start or without_images or owner or is_all == bool(named or configuration):
             raise click.UsageError("With --local name a project, or give --all; or give --config alone.")
         return wanted.run(connection, server)
-    if not named or path or is_all or in_place or dry_run:
-        raise click.UsageError("Name a project. --all, --file, --in-place and --dry-run need --local.")
+    if not named or path or is_all or in_place or dry_run or identity is not None:
+        raise click.UsageError(
+            "Name a project. --all, --file, --in-place, --dry-run, --identity need --local."
+        )
 
     async def work(reached: Gns3Server, client: AsyncClient) -> tuple[StoredBackup, RestoredProject]:
         owner_id = await owner_id_of(client, owner)
@@ -95,15 +108,8 @@ def restore(
         chain = await chain_with(client, backup)
         with ProgressBars() as bars:
             async with Damages(client).requiring_whole(backup, chain):
-                return backup, await restore_backup(
-                    reached,
-                    client,
-                    backup,
-                    bar=bars.bar,
-                    name=name,
-                    start=start,
-                    without_images=without_images,
-                )
+                restored = partial(restore_backup, reached, client, backup, bar=bars.bar)
+                return backup, await restored(name=name, start=start, without_images=without_images)
 
     backup, restored = run_with_server(connection, server, work)
     return _show(backup, restored, as_json=as_json)
@@ -150,7 +156,8 @@ def _warn(restored: RestoredProject) -> None:
             f"images are missing, and the project can be opened only when the server has them: {images}"
         )
     if restored.lost_settings:
-        warnings.append(f"settings were not restored: {', '.join(restored.lost_settings)}")
+        lost = printable_name(", ".join(restored.lost_settings))
+        warnings.append(f"settings were not restored: {lost}")
     if restored.missing.count:
         warnings.append(f"the backup lacks {restored.missing.told}")
     for warning in warnings:
@@ -233,7 +240,8 @@ def _tell(verdict: Verdict, *, as_json: bool) -> int:
         named = f"{printable_name(file.project_name)} of server {of.shown}"
         click.echo(f"filestore: {named}: {line_of(error)}", err=True)
     else:
-        seen = "whole" if verdict.nodes is None else f"restored and opened, {verdict.nodes} nodes"
+        whole = "its bytes are whole; encrypted" if is_encrypted(file) else "whole"
+        seen = whole if verdict.nodes is None else f"restored and opened, {verdict.nodes} nodes"
         click.echo(
             f"{file.file_uuid}  {printable_name(file.project_name)}  {moment(file.created_at)}  {of.shown}"
             f"  {seen}"

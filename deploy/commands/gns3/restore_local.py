@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,13 +37,23 @@ from deploy.gns3.local.server_files import (
 )
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
-from deploy.gns3.stored import REPLACED_ENDING, StoredBackup, is_full, stored_backups, with_content
+from deploy.gns3.stored import (
+    REPLACED_ENDING,
+    StoredBackup,
+    is_encrypted,
+    is_full,
+    opened_archive,
+    stored_backups,
+)
 from filestore_client import AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRestore:
-    """The options of a restore. `path`: a single file or folder, "" for all of the project."""
+    """The options of a restore. `path`: a single file or folder, "" for all of the project.
+
+    `identities`: keys for encrypted backups. The replaced project is encrypted for them too.
+    """
 
     directory: Path | None
     configuration: Path | None
@@ -52,6 +63,7 @@ class LocalRestore:
     in_place: bool = False
     dry_run: bool = False
     as_json: bool = False
+    identities: Sequence[Any] = ()
 
     def run(self, connection: Connection, server: str) -> int:
         """Restore projects, or the server itself; return the exit code. Raises FilestoreError."""
@@ -102,7 +114,8 @@ class LocalRestore:
             backup, is_kept = chain.to_restore, False
             place, paths = self.configuration.parent, [""]
             if chain.project_id == CONFIGURATION:
-                archive = await with_content(client, backup.file.file_uuid, read_archive)
+                async with opened_archive(client, backup.file, self.identities) as opened:
+                    archive = await opened(read_archive)
                 paths = [entry.path for entry in archive.entries if entry.path]
             else:  # by the configuration that was restored before
                 place = tree_of(self.configuration, chain.project_id.removeprefix(SERVER_FOLDERS))
@@ -128,11 +141,12 @@ class LocalRestore:
         assert self.directory is not None
         if not is_full(backup.file):
             raise Conflict(f"{backup.file.file_uuid} is no full backup. Restore it without --local.")
-        file_uuid = backup.file.file_uuid
         try:
-            async with Damages(client).requiring_whole(backup, await chain_with(client, backup)):
-                look = partial(plan_folder, directory=self.directory, path=self.path)
-                plan = await with_content(client, file_uuid, look)
+            async with (
+                Damages(client).requiring_whole(backup, await chain_with(client, backup)),
+                opened_archive(client, backup.file, self.identities) as opened,
+            ):
+                plan = await opened(partial(plan_folder, directory=self.directory, path=self.path))
                 if name and plan.name != name:
                     raise Conflict(f"The folder was named {plan.name} on its server, and is {name} here.")
                 self._tell_plan(backup, plan)
@@ -140,8 +154,7 @@ class LocalRestore:
                     return None
                 if not is_kept:
                     await self._prepare(reached, client, backup, plan)
-                put = partial(put_back, plan=plan, directory=self.directory)
-                left = await with_content(client, file_uuid, put)
+                left = await opened(partial(put_back, plan=plan, directory=self.directory))
         except OSError as error:
             told = f"{error.filename or self.directory}: {reason_of(error)}."
             raise Conflict(
@@ -179,7 +192,8 @@ class LocalRestore:
         )
         if project.status == "opened":
             raise Conflict(f"{printable_name(project.name)} is open on {reached.name}. Close it first.")
-        await _back_up(reached, client, self.directory, project)
+        recipients = [each.to_public() for each in self.identities] if is_encrypted(file) else []
+        await _back_up(reached, client, self.directory, project, recipients)
 
     def _tell_plan(self, backup: StoredBackup, plan: FolderPlan) -> None:
         assert self.directory is not None
@@ -222,13 +236,19 @@ async def _full_chains(
     return sorted(found, key=lambda chain: chain.project_name)
 
 
-async def _back_up(reached: Gns3Server, client: AsyncClient, directory: Path, project: LabProject) -> None:
+async def _back_up(
+    reached: Gns3Server,
+    client: AsyncClient,
+    directory: Path,
+    project: LabProject,
+    recipients: Sequence[Any],
+) -> None:
     """Store a project as it is. Raises Conflict if that is not possible."""
     identity = reached.identity
     if is_server_folder(project.project_id):
         identity = identity_apart(identity)
     with journal.opened(identity, client.transport.cluster) as remembered, ProgressBars() as bars:
-        wishes = BackupWishes(accept_loss=True)
+        wishes = BackupWishes(accept_loss=True, recipients=recipients)
         run = LocalBackupRun(
             directory,
             reached,

@@ -8,7 +8,7 @@ and names the format.
 import os
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cache
 from grp import getgrgid
 from pwd import getpwuid
@@ -33,7 +33,7 @@ _PLAIN: Final = "".join(chr(code) for code in range(128) if chr(code) not in "%=
 Open = Callable[[FolderEntry], int]  # a descriptor of the content of a file, which its caller closes
 
 
-def pack(scan: FolderScan, open_entry: Open, *, comments: Mapping[str, str]) -> Iterator[bytes]:
+def pack(scan: FolderScan, open_entry: Open, *, comments: Mapping[str, str]) -> Generator[bytes, None, None]:
     """Yield the archive in pieces of PIECE_BYTES; the last one may be smaller.
 
     `comments`: further records of the global header. Blocks. Raises FolderChanges if a file does not have

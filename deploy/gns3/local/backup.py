@@ -24,6 +24,7 @@ from deploy.gns3.archive import Missing, missing_of
 from deploy.gns3.backup import ATTEMPTS_MAX, BUFFERED_BYTES_MAX, BackupResult, BackupRun, ProjectOutcome
 from deploy.gns3.export import ExportEnd
 from deploy.gns3.fingerprint import Kind
+from deploy.gns3.folders import encryption
 from deploy.gns3.folders.copies import copied_by_reflink, is_new_snapshot, make_snapshot, work_in
 from deploy.gns3.folders.entries import FolderChanges, FolderEntry, open_file, opened_folder
 from deploy.gns3.folders.packing import pack
@@ -33,7 +34,7 @@ from deploy.gns3.local.server_files import CONFIGURATION, is_kept, is_server_fol
 from deploy.gns3.losses import refuse_foreign
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import ProjectRuns
-from deploy.gns3.stored import MISSING, StoredBackup
+from deploy.gns3.stored import ENCRYPTED_TYPE, MISSING, StoredBackup, is_encrypted
 
 ENDING: Final = ".gns3.tar"
 CONSISTENCY: Final = "FILESTORE.consistency"  # the record of an archive that says how it was read
@@ -88,9 +89,10 @@ class LocalBackupRun(BackupRun):
 
     def form(self, name: str) -> dict[str, Any]:
         """Return the fields of a record that say what kind of archive it is."""
+        is_secret = bool(self._wishes.recipients)
         return {
-            "filename": f"{name}{self._ending}",
-            "content_type": "application/x-tar",
+            "filename": f"{name}{self._ending}{encryption.ENDING if is_secret else ''}",
+            "content_type": ENCRYPTED_TYPE if is_secret else "application/x-tar",
             "compression": "none",
             "include_snapshots": True,
         }
@@ -133,7 +135,7 @@ class LocalBackupRun(BackupRun):
             found = await asyncio.to_thread(look)
         finally:
             noting.cancel()
-        if newest is not None and newest.holds(found.fingerprint):
+        if newest is not None and newest.holds(found.fingerprint) and self._is_encrypted_as_wanted(newest):
             return ProjectOutcome(None, missing_of(found.scan.left_out), topology=found.topology)
         note()
         still = await self._still(stack, folder, look, found, project)
@@ -142,6 +144,9 @@ class LocalBackupRun(BackupRun):
         if missing.count:
             comments[MISSING] = msgspec.json.encode(missing).decode("utf-8", "surrogateescape")
         pieces = pack(still.found.scan, still.open_entry, comments=comments)
+        if self._wishes.recipients:
+            pieces = encryption.encrypted_pieces(pieces, self._wishes.recipients)
+        stack.callback(pieces.close)
 
         async def finish(size_bytes: int) -> None:
             await asyncio.to_thread(still.check)
@@ -155,6 +160,10 @@ class LocalBackupRun(BackupRun):
         told = partial(_told, progress, still.found.scan.size_bytes)
         stored = await self._upload(project, content, [], newest, told, version_tag=tag)
         return ProjectOutcome(stored, missing, still.consistency, still.found.topology)
+
+    def _is_encrypted_as_wanted(self, newest: StoredBackup) -> bool:
+        """Whether it is encrypted if that is asked for. For which keys is not known."""
+        return is_encrypted(newest.file) or not self._wishes.recipients
 
     async def _still(
         self,

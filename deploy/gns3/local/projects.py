@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 from ca.errors import Conflict, Unavailable
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.folders.entries import FolderScan, open_file, opened_folder, scan
-from deploy.gns3.records import LabNode, LabProject, ServerImage
+from deploy.gns3.records import LabNode, LabProject, Notification, ServerImage
 from deploy.gns3.server import Gns3Server, ServerAddress
 
 TOPOLOGY_ENDING: Final = ".gns3"
@@ -136,6 +136,12 @@ class StoppedServer(Gns3Server):
     async def images(self) -> list[ServerImage]:
         """Raise Unavailable."""
         raise Unavailable(f"GNS3 server {self.name} does not run, and only it reports images.")
+
+    async def notifications(self, project_id: str = "") -> AsyncGenerator[Notification, None]:
+        """Raise Unavailable: nothing happens on it."""
+        del project_id
+        raise Unavailable(f"GNS3 server {self.name} does not run.")
+        yield  # which makes it a generator
 
     async def reload(self) -> None:
         """Do nothing: the server looks at its folder when it starts."""

@@ -20,6 +20,8 @@ export function factsOf(file, kind) {
       ["Project", html`<${Name}>${file.project_name || file.project_id}</${Name}>`],
       ["Project id", html`<${Name}>${file.project_id}</${Name}>`],
       ["Version", file.version_tag && html`<${Name}>${file.version_tag}</${Name}>`],
+      ["Tag", file.tag && file.tag !== "-" && html`<${Name}>${file.tag}</${Name}>`],
+      ["Message", file.message && html`<${Name}>${file.message}</${Name}>`],
       ["Compression", file.compression],
       ["Options", FLAGS.filter(([flag]) => file[flag]).map(([, text]) => text).join("; ") || "none"],
     ];
@@ -52,6 +54,7 @@ const flag = (label, name, file) =>
 
 const FIELDS = {
   project: (file) => html`<div class="pair">${text("Project name", "project_name", file)}${text("Version", "version_tag", file)}
+    ${text("Tag", "tag", file)}${text("Message", "message", file)}
     ${choice("Compression", "compression", file, COMPRESSIONS)}</div>${FLAGS.map(([name, label]) => flag(label, name, file))}`,
   image: (file) => html`<div class="pair">${choice("Runs in", "virt_type", file, VIRT_TYPES)}
     ${text("Format", "format", file, { required: true, pattern: "[a-z0-9._\\-]{1,32}" })}

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import click
 import msgspec
 import pytest
 
-from ca.errors import Conflict, NotFound
-from deploy.gns3.chains import BackupChain, chains_of, choose, of_projects, of_server, to_continue
+from ca.errors import Conflict, InvalidRequest, NotFound
+from deploy.commands.gns3.choosing import VersionMessage, VersionTag
+from deploy.gns3.chains import TAG, BackupChain, chains_of, choose, of_projects, of_server, to_continue
 from deploy.gns3.fingerprint import Fingerprint
 from deploy.gns3.identity import BackupTag, ServerIdentity, draw_server_id
-from deploy.gns3.stored import REPLACED_ENDING, StoredBackup
+from deploy.gns3.stored import NO_TAG, REPLACED_ENDING, StoredBackup
 from filestore_client.base.records import Project
 
 CONTENT = Fingerprint(7, "a" * 40)
@@ -49,6 +51,10 @@ def backup(
         reset_mac_addresses=False,
     )
     return StoredBackup(file, tag)
+
+
+def tagged(made: StoredBackup, tag: str) -> StoredBackup:
+    return replace(made, file=msgspec.structs.replace(made.file, tag=tag))
 
 
 def uuids(chains: list[BackupChain]) -> list[list[str]]:
@@ -108,6 +114,37 @@ def test_replaced_folder_is_not_restored_by_the_name_of_its_project() -> None:
     assert choose([chain], "ospf") is kept
     assert choose([chain], "ospf@2026-11-30") is replaced
     assert BackupChain([replaced]).to_restore is replaced
+
+
+def test_version_is_chosen_by_its_tag() -> None:
+    first, second = (tagged(backup(number), tag) for number, tag in ((1, "golden"), (2, NO_TAG)))
+    [chain] = chains_of([first, second, backup(3)], "me")
+    assert choose([chain], "ospf@golden") is first
+    assert (second.version, second.file.tag) == ("", "-")
+    with pytest.raises(NotFound, match="No backup of 'ospf' has the tag 'v2'"):
+        choose([chain], "ospf@v2")
+    with pytest.raises(InvalidRequest, match="'-' is not a date"):
+        choose([chain], "ospf@-")
+
+
+def test_both_kinds_of_a_project_are_one_history() -> None:
+    full = replace(CONTENT, kind="full")
+    mixed = chains_of([backup(1), backup(2, content=full), backup(3, B)], "me", mix_kinds=True)
+    assert uuids(mixed) == [["f1", "f2"], ["f3"]]
+
+
+@pytest.mark.parametrize("text", ["2026-11-20", "20261120", "2026-W01-1", "a b", "-", "a@b", "x" * 64, "ä"])
+def test_tag_is_no_date_and_no_text(text: str) -> None:
+    assert TAG.fullmatch("golden-1.2_x")
+    with pytest.raises(click.BadParameter):
+        VersionTag().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "\u202e", "x" * 256, "\ud800"])
+def test_message_is_one_line_that_a_terminal_shows(text: str) -> None:
+    assert VersionMessage().convert("before BGP – ü", None, None) == "before BGP – ü"
+    with pytest.raises(click.BadParameter):
+        VersionMessage().convert(text, None, None)
 
 
 def test_server_goes_on_with_its_own_chain() -> None:

@@ -49,6 +49,16 @@ def test_damaged_backup_counts_for_no_rule_and_stays() -> None:
     assert kept([3, 2, 1], KeepRules(monthly=1), 0, 1, 2) == [3, 2, 1]
 
 
+def test_tagged_backup_stays_and_counts() -> None:
+    times = [NOON - timedelta(days=days) for days in (3, 2, 1)]
+    assert reasons_to_keep(times, KeepRules(last=1), tags=["golden", "", ""]) == [
+        ["tag golden"],
+        [],
+        ["last"],
+    ]
+    assert reasons_to_keep(times, KeepRules(last=1), tags=["", "", "v1"]) == [[], [], ["tag v1", "last"]]
+
+
 @given(st.lists(st.integers(0, 9), max_size=7))
 def test_in_order_is_the_longest_part_that_never_goes_back(days: list[int]) -> None:
     moments = [NOON + timedelta(days=day) for day in days]
