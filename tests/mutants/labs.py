@@ -79,8 +79,8 @@ LABS = (
     _of(
         "full backup in the chain of exports",
         "chains",
-        "backup.file.project_id, kind)",
-        'backup.file.project_id, "")',
+        'kind = "" if mix_kinds else backup',
+        'kind = "" if True else backup',
         f"{_CHAINS}full_backups_are_a_chain_of_their_own",
     ),
     _of(
