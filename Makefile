@@ -34,7 +34,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= smoke
 PYTHON ?=
 TESTS ?= tests
-WORKERS ?= 3
+WORKERS ?= 4
 DATA ?= .filestore
 ARCH ?=
 

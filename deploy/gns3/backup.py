@@ -19,7 +19,7 @@ from deploy.base.failures import FAILURES, Failure
 from deploy.gns3.archive import END_BYTES, NOTHING_MISSING, ExportDamaged, Missing, end_with_missing
 from deploy.gns3.chains import chains_of, label_version, to_continue
 from deploy.gns3.damage import LOOK_UPS_MAX, Damages
-from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing, marked
+from deploy.gns3.export import Export, ExportBroken, ExportEnd, exporting, known_missing, mark_missing
 from deploy.gns3.fingerprint import HEAD_BYTES_MAX, ChangeScan, Fingerprint, Kind, topology_crc32_of_head
 from deploy.gns3.identity import BackupTag
 from deploy.gns3.images import Bar, NamedImages, Progress
@@ -351,7 +351,7 @@ class BackupRun:
             return missing
 
         try:
-            content = marked(first, export.parts, finish)
+            content = mark_missing(first, export.parts, finish)
             stored = await self._upload(project, content, begun, newest, progress)
         except _Unchanged:
             stored = None

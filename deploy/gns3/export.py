@@ -213,7 +213,7 @@ def known_missing(end: ExportEnd, recorded: Missing) -> Missing:
     return missing_of(unknown.union(end.missing.names)) if unknown else end.missing
 
 
-async def marked(
+async def mark_missing(
     first: bytes, parts: AsyncIterator[bytes], finish: Callable[[], Awaitable[Missing]]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the parts of an export. `finish` is awaited before the last part, and returns what they lack."""

@@ -98,7 +98,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @metrics_option
     @json_option
     @functools.wraps(command)
-    def wrapped(
+    def run_command(
         local: Path | None,
         configuration: Path | None,
         bucket: str,
@@ -108,7 +108,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         return command(options=RunOptions(bucket, metrics, as_json, local, configuration), **rest)
 
-    return wrapped
+    return run_command
 
 
 @click.command()
