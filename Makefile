@@ -4,7 +4,7 @@
 #   make deb     the Debian package, in dist/ (ARCH=arm64)   make pyz     the command in one file
 #   make test    the default test suite          make check   lint, types, import order, rooms, names in texts
 #   make fix     what lint and format can mend by themselves; then what is written from declarations
-#   make matrix  the default suite, on a disk, with each Python of 3.11, 3.12 and 3.13 that is found
+#   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make man     manual pages of the command, in man/
 #   make docs    docs/ as a site with a search, in site/, with a reference made from the code
@@ -77,8 +77,7 @@ $(INSTALLED): constraints.txt $(RUNTIME)
 	@touch $@
 
 test: $(INSTALLED)
-	$(BIN)/python -m tests.memory_disk $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		--durations 15 --durations-min 5 $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5 $(TESTS)
 
 long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/api tests/unit tests/test_docs.py tests/test_vendoring.py
@@ -100,8 +99,7 @@ fix: $(INSTALLED)
 matrix:
 	@set -eu; for version in 3.11 3.12 3.13; do \
 		if python$$version -c '' 2>/dev/null; then \
-			echo "== Python $$version"; \
-			TMPDIR=$${TMPDIR:-/tmp} $(MAKE) VENV=.venv-$$version PYTHON=python$$version check test; \
+			echo "== Python $$version"; $(MAKE) VENV=.venv-$$version PYTHON=python$$version check test; \
 		else echo "== Python $$version: not found, left out"; fi; \
 	done
 

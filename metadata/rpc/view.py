@@ -195,7 +195,7 @@ class View:
     async def fetch_confirmed(self) -> ClusterView:
         """The view that the leader has confirmed after this was asked for. The caller sets the deadline."""
         asked_at = time.monotonic()
-        self.doubt()
+        self._doubt()
         while self._leader_confirmed_at <= asked_at:
             self._changed.clear()
             await self._changed.wait()
@@ -223,7 +223,7 @@ class View:
     def _again_s(self) -> float:
         return AGAIN_S if self._current is not None else FIRST_S
 
-    def doubt(self) -> None:
+    def _doubt(self) -> None:
         """Ask all for proof at once, until the leader gives it."""
         self._doubted_at = time.monotonic()
         for hurry in self._hurries.values():
@@ -244,7 +244,7 @@ class View:
             _log.warning("heartbeats are %s", f"refused: {refusal}" if refusal else "taken again")
         if reply is None:
             if call.proof == PROOF_SOON:  # the leader, as far as is known: the others know who leads now
-                self.doubt()
+                self._doubt()
             return False
         if call.proof == PROOF_NONE:
             return True

@@ -1,6 +1,8 @@
 """A node tells the cluster where it is, and which process speaks for it. Apart: a task of its own.
 
 `coordinator/admission.py` says what the latter is for.
+
+Tested by tests/cluster/test_members.py.
 """
 
 import asyncio
@@ -54,7 +56,6 @@ class Announcement:
             self._done.set()
             return Pause(SHOWN_S)
         await self._metadata.propose(self._command(known), NodeRecord)
-        self._view.doubt()  # it is older: without this the node is not ready until the next heartbeat
         self._done.set()
         return Pause(SHOWN_S)
 

@@ -165,7 +165,7 @@ class Cluster:
             self._remove_data()
 
     def _remove_data(self) -> None:
-        """That of a file's cluster would else be there until the run ends, maybe in memory. Logs stay."""
+        """That of a file's cluster would else be there until the run ends: 30 GB of all. Logs stay."""
         for member in self.members:
             shutil.rmtree(self.data(member), ignore_errors=True)
 

@@ -139,7 +139,7 @@ CONNECTIONS = (
     Mutant.of(
         "followers are not asked for proof while the leader is silent",
         "metadata/rpc/view",
-        "                self.doubt()\n            return False",
+        "                self._doubt()\n            return False",
         "                pass\n            return False",
         "tests/unit/metadata/rpc/test_view.py"
         "::test_followers_prove_their_answers_only_while_the_leader_is_silent",
