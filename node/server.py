@@ -76,9 +76,8 @@ from web.web_options import NO_WEB_OPTIONS, WebOptions
 
 DRAIN_S = 20.0
 DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
-_ARENAS_MAX = 4  # each keeps its largest use; by default there may be eight for each core
 
 _log = logging.getLogger(__name__)
 
@@ -256,22 +255,17 @@ async def _keep_informed(manager: ServiceManager, services: NodeServices) -> Non
 def keep_large_buffers() -> None:
     """Let glibc reuse the large blocks of memory for bodies.
 
-    Otherwise each would be mapped and faulted in again: measured at +40 % on TLS uploads. The threads share
-    a few arenas, since each keeps its largest use. A node that has cut 192 MiB of content keeps 20 MiB of
-    memory then, and 80 MiB with the default. If the C library has no mallopt, there is nothing to set.
+    Otherwise each would be mapped and faulted in again.
+
+    Measured at +40 % on TLS uploads. If the C library has no mallopt, there is nothing to set.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    options = {
-        _M_MMAP_THRESHOLD: _BUFFER_BYTES_MAX,
-        _M_TRIM_THRESHOLD: _BUFFER_BYTES_MAX,
-        _M_ARENA_MAX: _ARENAS_MAX,
-    }
-    for option, value in options.items():
-        if not mallopt(option, value):
-            _log.warning("the C library rejects an option of malloc", extra={"option": option})
+    for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        if not mallopt(option, _BUFFER_BYTES_MAX):
+            _log.warning("the C library rejects a larger block size", extra={"option": option})
 
 
 @asynccontextmanager
