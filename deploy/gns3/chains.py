@@ -230,19 +230,22 @@ async def label_version(client: AsyncClient, file: Project, *, message: str = ""
         )
     if message and not file.message:
         await client.projects.update(file.file_uuid, message=message)
-    if tag and file.tag != tag:
+    if tag:
         await move_tag(client, file, tag)
 
 
 async def move_tag(client: AsyncClient, file: Project, tag: str) -> None:
-    """Give a tag to a backup. The other backups of this project of this server and owner lose it."""
+    """Give a tag to a backup. The other backups of this project of this server and owner lose it.
+
+    They lose it afterwards: if this is interrupted, `prune` keeps the old version and the new one.
+    """
+    await client.projects.update(file.file_uuid, tag=tag)
     backups = await stored_backups(client, project_id=file.project_id)
     for chain in chains_of(backups, file.owner_id, mix_kinds=True):
         if any(each.file.file_uuid == file.file_uuid for each in chain.backups):
             for other in chain.backups:
                 if other.version == tag and other.file.file_uuid != file.file_uuid:
                     await client.projects.update(other.file.file_uuid, tag=NO_TAG)
-    await client.projects.update(file.file_uuid, tag=tag)
 
 
 def _of_server(
