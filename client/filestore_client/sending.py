@@ -41,8 +41,9 @@ async def base_of(
             newest = await _newest(KindFiles(transport, KINDS[kind]), wanted)
             if newest is None:
                 return None
-            return await find_base(transport, newest.file_uuid, newest.size_bytes)
-        return await find_base(transport, file_uuid, (await describe(transport, file_uuid)).size_bytes)
+            return await find_base(transport, newest.file_uuid, newest.size_bytes, source)
+        size_bytes = (await describe(transport, file_uuid)).size_bytes
+        return await find_base(transport, file_uuid, size_bytes, source)
     except FilestoreError:  # the upload says what is wrong
         return None
 

@@ -15,6 +15,18 @@ from node.cold.manifest import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from node.diskio.durable import Octets
 
 CHUNK_BYTES_AVERAGE: Final = 256 << 10  # of what is cut behind CHUNK_BYTES_MIN
+SAMPLE_BYTES: Final = 4 << 20  # about 14 chunks, the first and the last of them incomplete
+
+
+def sample_spans(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the parts of a content that stand for it, [] for a small one. Pure.
+
+    They are its beginning, its middle and its end.
+    """
+    if size_bytes <= 3 * SAMPLE_BYTES:
+        return []
+    middle = (size_bytes - SAMPLE_BYTES) // 2
+    return [(start, start + SAMPLE_BYTES) for start in (0, middle, size_bytes - SAMPLE_BYTES)]
 
 
 class ChunkCutter:

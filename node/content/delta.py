@@ -14,13 +14,14 @@ from aiohttp import web
 
 from api.access import authenticate
 from api.bodies.checks import path_uuid
+from api.pages import query_flag
 from ca.errors import Conflict, FilestoreError, Forbidden, Gone, InvalidRequest, NotFound, Unavailable
 from metadata.model.identifiers import is_uuid
 from metadata.model.records import Caller, ContentRecord
 from node.cold.delta import DeltaDecoder
 from node.content.sources import ANSWER_TIMEOUT_S, note_failure, read_pieces, source_order
 from node.content.upload_session import UploadSession
-from node.peer.chunk_lists import list_chunks, path_of, send_list
+from node.peer.chunk_lists import CUT, SAMPLE, list_chunks, path_of, send_list
 from node.peer.client import PeerFailed, pieces
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.services import NODE, NodeServices
@@ -37,12 +38,14 @@ async def file_chunks(request: web.Request) -> web.StreamResponse:
 
     40 bytes for each chunk, in order: its SHA-256, and where it ends in the content (8 bytes, little-endian).
     Chunks have 64 to 960 KiB, the last one may be shorter. They are cut by FastCDC, as the Python client
-    does. A list whose last end is not the size of the content was cut off.
+    does. A list whose last end is not the size of the content was cut off. `sample` saves a pass over large
+    content that has nothing in common with what is to be sent: it may answer only the chunks of the first and
+    the last 4 MiB, and of 4 MiB in the middle, with 0 for their ends.
     """
     with own_bounds():
         caller, services = await authenticate(request), request.app[NODE]
         content = await find_base(services, caller, path_uuid(request, "file_uuid"))
-        return await send_list(request, _listed(services, content))
+        return await send_list(request, _listed(services, content, query_flag(request, "sample")))
 
 
 async def find_base(services: NodeServices, caller: Caller, file_uuid: str) -> ContentRecord:
@@ -71,13 +74,19 @@ async def expand(
     decoder = DeltaDecoder(base.file.size_bytes)
     async with aclosing(batches) as arriving:
         async for batch in arriving:
+            waiting = list[bytes]()
             for item in (item for piece in batch for item in decoder.feed(piece)):
                 if isinstance(item, memoryview):
-                    yield [bytes(item)]  # the memory of the batch is needed for the next one
+                    waiting.append(bytes(item))  # the memory of the batch is needed for the next one
                     continue
+                if waiting:
+                    yield waiting
+                    waiting = []
                 async with aclosing(_span(session, base, *item)) as reading:
                     async for content in reading:
                         yield content
+            if waiting:
+                yield waiting
     decoder.finish()
 
 
@@ -104,12 +113,14 @@ async def _span(
         yield waiting
 
 
-async def _listed(services: NodeServices, content: ContentRecord) -> AsyncGenerator[bytes, None]:
+async def _listed(
+    services: NodeServices, content: ContentRecord, is_sample: bool
+) -> AsyncGenerator[bytes, None]:
     """Yield the list of the first source that sends one. Raises Unavailable, also if it breaks off."""
     sha256, is_begun = content.file.blob_sha256, False
     for source in source_order(services, content.replicas):
         try:
-            async with aclosing(_listed_by(services, source, sha256)) as parts:
+            async with aclosing(_listed_by(services, source, sha256, is_sample)) as parts:
                 async for part in parts:
                     is_begun = True
                     yield part
@@ -121,15 +132,18 @@ async def _listed(services: NodeServices, content: ContentRecord) -> AsyncGenera
     raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
 
 
-async def _listed_by(services: NodeServices, source: str, sha256: str) -> AsyncGenerator[bytes, None]:
+async def _listed_by(
+    services: NodeServices, source: str, sha256: str, is_sample: bool
+) -> AsyncGenerator[bytes, None]:
     """Yield the list of one source. Raises BlobMissing, BlobDamaged, PeerFailed, FilestoreError."""
     if source == services.node_id:
         with await services.disk.open(services.blobs.open, sha256) as blob:
-            async with services.cuttings, aclosing(list_chunks(services.disk, blob)) as own:
+            own = list_chunks(services.disk, blob, is_sample=is_sample)
+            async with services.cuttings, aclosing(own):
                 async for part in own:
                     yield part
         return
-    path = path_of(sha256, cuts=True)
+    path = path_of(sha256, SAMPLE if is_sample else CUT)
     async with services.peers.request(source, "GET", path, answer_timeout_s=ANSWER_TIMEOUT_S) as answer:
         if answer.status != 200:
             raise PeerFailed(source, f"answered {answer.status}")

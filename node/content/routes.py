@@ -155,6 +155,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_FILE}/chunks",
         handler=delta.file_chunks,
         summary="List the chunks of content",
+        query=(Parameter("sample", "`1`: some of the chunks are enough."),),
         answers={200: Answer("The chunks.", media_type=LIST_TYPE)},
         is_json=False,
     ),

@@ -278,9 +278,7 @@ async def _ask_list(peers: PeerClient, source: str, blob: FinishedBlob) -> bytes
     Raises PeerFailed.
     """
     raw, bytes_max = bytearray(), chunks_max(blob.size_bytes) * CHUNK_ENTRY_BYTES
-    async with peers.request(
-        source, "GET", path_of(blob.sha256, cuts=False), answer_timeout_s=STALL_S
-    ) as answer:
+    async with peers.request(source, "GET", path_of(blob.sha256), answer_timeout_s=STALL_S) as answer:
         if answer.status == 404:
             return None
         if answer.status != 200:

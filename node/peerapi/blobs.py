@@ -23,7 +23,7 @@ from metadata.model.identifiers import is_sha256
 from node.base.metrics import count_bytes
 from node.diskio.executor import write_overlapped
 from node.packs.store import BLOB_BYTES_MAX
-from node.peer.chunk_lists import list_chunks, send_list
+from node.peer.chunk_lists import CUT, SAMPLE, list_chunks, send_list
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
 from node.peer.salvage import PATH, local_segment, local_sums
@@ -167,17 +167,18 @@ async def _sums(request: web.Request) -> web.StreamResponse:
 
 
 async def _chunks(request: web.Request) -> web.StreamResponse:
-    """Return the list of the chunks of a cold replica (`node/peer/chunk_lists.py`), with `?cut=1` of any.
+    """Return the list of the chunks of a cold replica (`node/peer/chunk_lists.py`), with `?cut=` of any.
 
     Raises NotFound if there is none, and without that for one that is hot.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     with await _opened(services, sha256) as blob:
-        if not isinstance(blob, OpenColdBlob) and request.query.get("cut") != "1":
+        cut = request.query.get("cut")
+        if not isinstance(blob, OpenColdBlob) and cut not in (CUT, SAMPLE):
             raise NotFound("This replica is not cold.")
         try:
             async with services.cuttings:
-                return await send_list(request, list_chunks(services.disk, blob))
+                return await send_list(request, list_chunks(services.disk, blob, is_sample=cut == SAMPLE))
         except BlobDamaged as damage:
             await remove_from_service(services.disk, services.blobs, services.metrics, damage)
             raise Unavailable(f"This replica cannot be read: {damage}") from damage

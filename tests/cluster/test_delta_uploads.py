@@ -8,16 +8,18 @@ import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from filestore_client import Client
+from filestore_client.base.transport import Transport
 from filestore_client.transfer import uploading
 from filestore_client.transfer.delta import BASE_FIELD, DELTA_TYPE
 from tests.cluster.connections import client_of
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import Upload, digest_of
-from tests.unit.filestore_client.test_delta import list_of
+from tests.unit.filestore_client.test_delta import list_of, sample_of
 from tests.unit.node.cold.test_delta import literal, span
 
 MIB = 1 << 20
@@ -75,6 +77,13 @@ def test_chunks_of_hot_content_are_listed_by_every_node(cluster: Cluster, base: 
         answer = cluster.get(f"/files/{base}/chunks", node=node)
         assert (answer.status, answer.body) == (200, list_of(old_image()))
         assert answer.headers["content-type"] == "application/vnd.filestore.chunks"
+
+
+def test_sample_of_hot_content_is_cheaper_and_a_list_of_its_parts(cluster: Cluster, base: str) -> None:
+    wanted = sample_of(old_image())
+    for node in cluster.nodes:
+        assert cluster.get(f"/files/{base}/chunks?sample=1", node=node).body == wanted
+    assert cluster.get(f"/files/{base}/chunks?sample=yes").status == 400
 
 
 def test_delta_is_stored_as_the_content_that_it_describes(cluster: Cluster, base: str) -> None:
@@ -168,6 +177,29 @@ def test_client_sends_what_changed_since_the_newest_version(
     target = client.files.download(record.file_uuid, tmp_path / "back")
     assert target is not None
     assert target.read_bytes() == new_image()
+
+
+def test_client_asks_no_more_than_a_sample_of_a_namesake_of_other_content(
+    cluster: Cluster, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "namesake.img", list[str]()
+    answer = Transport.answer
+
+    def note(self: Transport, method: str, path: str, **named: Any) -> Any:
+        asked.append(path.rpartition("/")[2])
+        return answer(self, method, path, **named)
+
+    monkeypatch.setattr(Transport, "answer", note)
+    for content, lists in (
+        (old_image(), []),
+        (new_image(), ["chunks?sample=1", "chunks"]),
+        (os.urandom(24 * MIB), ["chunks?sample=1"]),
+    ):
+        asked.clear()
+        path.write_bytes(content)
+        record = client.files.upload(path, kind="backup")
+        assert record.blob_sha256 == hashlib.sha256(content).hexdigest()
+        assert [name for name in asked if name.startswith("chunks")] == lists
 
 
 def test_base_is_the_file_of_the_same_folder_where_there_is_one(

@@ -19,6 +19,18 @@ CHUNK_BYTES_MIN: Final = 64 << 10
 CHUNK_BYTES_AVERAGE: Final = 256 << 10
 CHUNK_BYTES_MAX: Final = 960 << 10
 ID_BYTES: Final = 32
+SAMPLE_BYTES: Final = 4 << 20
+
+
+def sample_spans(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the parts of a content that stand for it, [] for a small one. Pure.
+
+    They are its beginning, its middle and its end.
+    """
+    if size_bytes <= 3 * SAMPLE_BYTES:
+        return []
+    middle = (size_bytes - SAMPLE_BYTES) // 2
+    return [(start, start + SAMPLE_BYTES) for start in (0, middle, size_bytes - SAMPLE_BYTES)]
 
 
 class ChunkCutter:

@@ -15,7 +15,7 @@ from typing import Final
 from filestore_client.base.errors import FilestoreError
 from filestore_client.base.paths import content_path
 from filestore_client.base.transport import Transport
-from filestore_client.transfer.cutting import CAN_CUT, CHUNK_BYTES_MIN, ID_BYTES, ChunkCutter
+from filestore_client.transfer.cutting import CAN_CUT, CHUNK_BYTES_MIN, ID_BYTES, ChunkCutter, sample_spans
 from filestore_client.transfer.sources import Source, read_ahead
 
 DELTA_TYPE: Final = "application/vnd.filestore.delta"
@@ -36,19 +36,49 @@ class Base:
     starts: Mapping[bytes, int]
 
 
-async def find_base(transport: Transport, file_uuid: str, size_bytes: int) -> Base | None:
-    """Return the chunks of a file of this size; None if it cannot be a base now."""
+async def find_base(transport: Transport, file_uuid: str, size_bytes: int, source: Source) -> Base | None:
+    """Return the chunks of a file of this size; None if it cannot be a base of the source now.
+
+    A server reads all of a hot file for its chunks, and a delta without a span costs more than the bytes. So
+    samples of both are compared first, unless the source is a stream. Raises OSError.
+    """
     if not CAN_CUT or not DELTA_BYTES_MIN <= size_bytes <= BASE_BYTES_MAX:
         return None
+    path = f"{content_path(file_uuid)}/chunks"
     try:
-        raw, _ = await transport.answer("GET", f"{content_path(file_uuid)}/chunks")
+        if source.size_bytes is not None:
+            raw, _ = await transport.answer("GET", f"{path}?sample=1")
+            if found := decode_list(file_uuid, raw, size_bytes):  # a cold file has its list
+                return found
+            if not await is_similar(source, raw):
+                return None
+        raw, _ = await transport.answer("GET", path)
     except FilestoreError:  # also of a server of release 0.1.0
         return None
     return decode_list(file_uuid, raw, size_bytes)
 
 
+async def is_similar(source: Source, raw: bytes) -> bool:
+    """Return whether a sample of the source has a chunk of this list."""
+    chunk_ids = {raw[at : at + ID_BYTES] for at in range(0, len(raw), _ENTRY.size)}
+    size_bytes = source.size_bytes or 0
+    for start, stop in sample_spans(size_bytes) or [(0, size_bytes)]:
+        part = await source.read(start, stop - start)
+        ids = await asyncio.to_thread(_ids_of, part)
+        if not chunk_ids.isdisjoint(ids):
+            return True
+    return False
+
+
+def _ids_of(part: bytes) -> list[bytes]:
+    return [chunk_id for chunk_id, _ in ChunkCutter().cut(part, is_last=True)]
+
+
 def decode_list(file_uuid: str, raw: bytes, size_bytes: int) -> Base | None:
-    """Return the base with this list of chunks; None if the list is not one of `size_bytes`. Pure."""
+    """Return the base with this list of chunks; None if the list is not one of `size_bytes`. Pure.
+
+    A sample is none: its chunks end at 0.
+    """
     starts, at = dict[bytes, int](), 0
     if len(raw) % _ENTRY.size or len(raw) > (size_bytes // CHUNK_BYTES_MIN + 1) * _ENTRY.size:
         return None

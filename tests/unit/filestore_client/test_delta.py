@@ -53,6 +53,8 @@ def test_client_and_node_cut_alike() -> None:
     assert all(getattr(cutting, name) == getattr(manifest, name) for name in names)
     assert cutting.CHUNK_BYTES_AVERAGE == node_cutting.CHUNK_BYTES_AVERAGE
     assert (delta.DELTA_TYPE, delta.SPAN_BYTES_MAX) == (node_delta.DELTA_TYPE, node_delta.SPAN_BYTES_MAX)
+    for size in (0, 1, 12 * MIB, 12 * MIB + 1, 100 * MIB + 7):
+        assert cutting.sample_spans(size) == node_cutting.sample_spans(size)
     own = cutting.ChunkCutter()
     parts = [old_image()[at : at + 700_001] for at in range(0, len(old_image()), 700_001)]
     found = [
@@ -100,6 +102,34 @@ def test_content_without_anything_in_common_is_sent_whole() -> None:
     assert len(other) < wire_bytes < len(other) + 1000
 
 
+def sample_of(content: bytes) -> bytes:
+    """A list of the chunks of the parts that a node answers for a sample."""
+    parts = [content[start:stop] for start, stop in node_cutting.sample_spans(len(content))]
+    chunks = (chunk_id for part in parts for chunk_id, _ in struct.iter_unpack("<32sQ", list_of(part)))
+    return b"".join(struct.pack("<32sQ", chunk_id, 0) for chunk_id in chunks)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_similar"),
+    [
+        (new_image(), True),
+        (bytes(9 * MIB) + old_image()[9 * MIB :], True),  # the end is the same
+        (
+            bytes(9 * MIB) + old_image()[7 * MIB : 13 * MIB] + bytes(5 * MIB),
+            True,
+        ),  # the middle, moved
+        (old_image()[: 6 * MIB] + bytes(40 * MIB), True),
+        (random.Random(5).randbytes(30 * MIB), False),
+        (b"small", False),
+        (b"", False),
+    ],
+)
+def test_sample_tells_whether_content_is_similar(content: bytes, is_similar: bool) -> None:
+    assert asyncio.run(delta.is_similar(BytesSource(content), sample_of(old_image()))) is is_similar
+    assert not asyncio.run(delta.is_similar(BytesSource(content), b""))
+    assert not asyncio.run(delta.is_similar(BytesSource(content), b"x" * 41))
+
+
 def test_resumed_in_the_middle_of_a_chunk_it_finds_the_next_one() -> None:
     async def rest() -> tuple[bytes, int]:
         source = BytesSource(new_image())
@@ -123,6 +153,7 @@ def test_resumed_in_the_middle_of_a_chunk_it_finds_the_next_one() -> None:
         list_of(old_image()) + struct.pack("<32sQ", b"i" * 32, len(old_image())),
         struct.pack("<32sQ", b"i" * 32, len(old_image()) + 1),
         b"".join(struct.pack("<32sQ", b"i" * 32, at) for at in range(1, 1000)),
+        sample_of(old_image()),
     ],
 )
 def test_list_that_does_not_cover_the_base_is_no_base(raw: bytes) -> None:

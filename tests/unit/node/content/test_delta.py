@@ -25,7 +25,7 @@ def content_on(*replicas: str) -> ContentRecord:
 
 
 async def listed(node: Node, *replicas: str) -> bytes:
-    async with aclosing(delta._listed(node.services, content_on(*replicas))) as parts:
+    async with aclosing(delta._listed(node.services, content_on(*replicas), is_sample=False)) as parts:
         return b"".join([part async for part in parts])
 
 
