@@ -125,7 +125,7 @@ async def _listed_by(services: NodeServices, source: str, sha256: str) -> AsyncG
     """Yield the list of one source. Raises BlobMissing, BlobDamaged, PeerFailed, FilestoreError."""
     if source == services.node_id:
         with await services.disk.open(services.blobs.open, sha256) as blob:
-            async with services.cuttings, aclosing(list_chunks(services.disk, blob)) as own:
+            async with aclosing(list_chunks(services.disk, blob, services.cuttings)) as own:
                 async for part in own:
                     yield part
         return

@@ -6,6 +6,7 @@ of a hot one is cut for it, which costs a pass over its bytes. `node/cold/manife
 Tested by tests/cluster/test_delta_uploads.py.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
@@ -46,8 +47,12 @@ def path_of(sha256: str, *, cuts: bool) -> str:
     return f"/blobs/{sha256}/chunks{'?cut=1' * cuts}"
 
 
-async def list_chunks(disk: DiskWorkers, blob: OpenBlob) -> AsyncGenerator[bytes, None]:
+async def list_chunks(
+    disk: DiskWorkers, blob: OpenBlob, cuttings: asyncio.Semaphore
+) -> AsyncGenerator[bytes, None]:
     """Yield the list of an open blob in parts. Close it before the blob.
+
+    A hot blob is cut in its turn, one of `cuttings`; the list of a cold one is there, and waits for nothing.
 
     The ids of a hot blob are those of its bytes as they are read, unverified: another content has others.
     Raises BlobDamaged if the blob is shorter than its sidecar says; FilestoreError.
@@ -55,9 +60,10 @@ async def list_chunks(disk: DiskWorkers, blob: OpenBlob) -> AsyncGenerator[bytes
     if isinstance(blob, OpenColdBlob):
         yield blob.manifest.entries
         return
-    cutting = _Cutting(blob)
-    while cutting.offset < blob.size_bytes:
-        yield await disk.run(cutting.step)
+    async with cuttings:
+        cutting = _Cutting(blob)
+        while cutting.offset < blob.size_bytes:
+            yield await disk.run(cutting.step)
 
 
 class _Cutting:

@@ -176,8 +176,7 @@ async def _chunks(request: web.Request) -> web.StreamResponse:
         if not isinstance(blob, OpenColdBlob) and request.query.get("cut") != "1":
             raise NotFound("This replica is not cold.")
         try:
-            async with services.cuttings:
-                return await send_list(request, list_chunks(services.disk, blob))
+            return await send_list(request, list_chunks(services.disk, blob, services.cuttings))
         except BlobDamaged as damage:
             await remove_from_service(services.disk, services.blobs, services.metrics, damage)
             raise Unavailable(f"This replica cannot be read: {damage}") from damage
