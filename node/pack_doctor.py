@@ -33,6 +33,7 @@ from node.packs.record import (
 from node.packs.rows import PackedBlob, RowInvalid, blob_of, facts_of, record_of
 from node.packs.store import INDEX, Unpack, named_content
 from node.packs.users import OPENING, USERS
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.wording import counted
 
 _KNOWN: Final = frozenset(
@@ -99,13 +100,13 @@ def _indexed(findings: Findings, packs: Path, *, deep: bool) -> _Blobs | None:
     try:
         with copied_database(findings, path) as copy:
             return None if copy is None else _read(copy, deep=deep)
-    except (sqlite3.Error, OSError, RowInvalid) as error:
+    except (*DATABASE_ERRORS, OSError, RowInvalid) as error:
         findings.problem(path, f"cannot be read: {error}", _ANEW)
         return None
 
 
 def _read(copy: Path, *, deep: bool) -> _Blobs:
-    """Read the index. Raises sqlite3.Error, RowInvalid."""
+    """Read the index. Raises one of DATABASE_ERRORS, RowInvalid."""
     found: _Blobs = {}
     with closing(sqlite3.connect(copy, isolation_level=None)) as db:
         db.text_factory = bytes  # a damaged row may have any

@@ -12,7 +12,10 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
+# The sqlite3 module raises UnicodeDecodeError if a message of SQLite names a damaged part of the schema.
+DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 WAL_RESERVED_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
 WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
 STEPS_AT_ONCE = 20_000  # of SQLite's machine: a millisecond or a few

@@ -23,7 +23,6 @@ from coordinator.storage.raft_log_index import LogIndex
 from coordinator.storage.recovery import recover
 from coordinator.storage.segment import LogDamaged
 from coordinator.storage.snapshot_store import damage_of
-from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.rpc.findings import (
     Findings,
     check_credential,
@@ -33,6 +32,7 @@ from metadata.rpc.findings import (
     copied_database,
 )
 from runtime.disk import while_stopped
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.wording import counted
 
 _REBUILD: Final = (

@@ -19,7 +19,6 @@ from msgspec import UNSET
 from ca.errors import Conflict, Internal, NotFound
 from coordinator.machine import backups, kinds, project_files, snapshots, vms
 from coordinator.storage.config import CoordinatorFiles
-from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.model.records import BACKUP, PROJECT_FILE, VM, Caller, FileRecord, Manifest
 from metadata.model.snapshot_records import SnapshotFilePage
 from metadata.protocol.commands import (
@@ -31,6 +30,7 @@ from metadata.protocol.commands import (
 )
 from metadata.protocol.query_root import LIST_LIMIT_MAX
 from metadata.protocol.snapshot_calls import SnapshotContent, SnapshotFileCall, SnapshotFilesCall
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import Stop, run_in_thread
 
 STOP_STEPS: Final = 10_000  # of SQLite, between two looks whether the caller still waits

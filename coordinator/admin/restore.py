@@ -50,7 +50,6 @@ from coordinator.storage.database import newest_key
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import describe
 from coordinator.storage.state_backup import copy_database
-from coordinator.storage.state_damage import DATABASE_ERRORS
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS
 from metadata.model.records import REMOVED, VOTER, CoordinatorRecord
@@ -60,6 +59,7 @@ from runtime.audit import AuditLog
 from runtime.clock import now_ms
 from runtime.disk import while_stopped
 from runtime.file_digests import digest_beside, matches_digest, write_digest
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import NEVER, Stop
 
 COPY_BYTES = 1 << 20

@@ -15,8 +15,9 @@ from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
 from coordinator.storage.snapshot_store import SnapshotStore
-from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, unreadable_in
+from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
 from coordinator.storage.state_store import Store
+from runtime.sqlite import DATABASE_ERRORS
 
 _log = logging.getLogger(__name__)
 

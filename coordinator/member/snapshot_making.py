@@ -21,8 +21,9 @@ from coordinator.raft.messages import SnapshotMeta
 from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import PinnedState
 from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
-from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
+from coordinator.storage.state_damage import StateDamaged, damage_in
 from metadata.rpc.websocket import end
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import run_in_thread
 
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched

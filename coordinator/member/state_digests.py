@@ -33,13 +33,14 @@ from coordinator.rpc.server import Refused, value_of
 from coordinator.storage.config import CoordinatorFiles
 from coordinator.storage.pinned_state import PinnedState
 from coordinator.storage.snapshot_store import SnapshotStore, UnpublishedSnapshot
-from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
+from coordinator.storage.state_damage import StateDamaged, damage_in
 from coordinator.storage.state_store import Store, members_of
 from metadata.model.records import ClusterView, HashReport, StateHash
 from metadata.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
 from metadata.rpc.client import MetadataClient
 from runtime.background import Work, run_all
 from runtime.json_files import decode_sealed, encode_sealed
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import run_in_thread
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest are kept

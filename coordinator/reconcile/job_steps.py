@@ -5,7 +5,6 @@ Tested by tests/unit/coordinator/reconcile/test_job_runs.py.
 
 import asyncio
 import shutil
-import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from metadata.protocol.commands import EndHolds, Expire, KeepSnapshot, StartSnap
 from runtime.bounds import TEXT_CHARS_MAX
 from runtime.clock import now_ms
 from runtime.file_digests import write_digest
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import NEVER, Stop, run_in_thread
 from runtime.timestamps import rfc3339
 
@@ -115,7 +115,7 @@ class SnapshotJob:
         at_ms = now_ms()
         try:
             path, log_index = await run_in_thread(partial(take_backup, self._files, at_ms))
-        except (OSError, FilestoreError, sqlite3.Error):
+        except (OSError, FilestoreError, *DATABASE_ERRORS):
             if sequence:
                 failed = KeepSnapshot(sequence=sequence, snapshot_id="", log_index=sequence)
                 await progress.apply(failed, type(None))

@@ -14,10 +14,9 @@ from pathlib import Path
 from ca.errors import Internal
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator.machine.execution.change import rules_in_force
-from coordinator.storage.state_damage import DATABASE_ERRORS
 from metadata.model.later_fields import LATER
 from metadata.model.rules import FIRST, RULES
-from runtime.sqlite import WAL_BYTES_MAX, reserve_wal
+from runtime.sqlite import DATABASE_ERRORS, WAL_BYTES_MAX, reserve_wal
 
 NOTED_MAX = 2**31 - 1
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared

@@ -25,9 +25,10 @@ from msgspec import Struct
 from coordinator.machine.execution.digests import whole_digest
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.state_damage import DATABASE_ERRORS, flaw_in
+from coordinator.storage.state_damage import flaw_in
 from metadata.protocol.commands import HashWhole, decode_envelope
 from runtime.file_digests import sha256_of
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import NEVER, Stop, WorkStopped
 
 _WHOLE_TAG = b"hash_whole"  # avoids decoding every other entry

@@ -31,12 +31,13 @@ from coordinator.storage.page_sums import PageSums
 from coordinator.storage.pinned_state import PinnedState, examine
 from coordinator.storage.snapshot_origins import read_origin, write_origin
 from coordinator.storage.state_backup import copy_pinned, copy_settled
-from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in, flaw_in
+from coordinator.storage.state_damage import StateDamaged, damage_in, flaw_in
 from coordinator.storage.state_store import Store, members_in
 from coordinator.storage.stored_sums import SUMS
 from runtime.bounds import Count
 from runtime.file_digests import digest_beside, matches_digest, sha256_of
 from runtime.json_files import decode_sealed, encode_sealed
+from runtime.sqlite import DATABASE_ERRORS
 from runtime.stopping import NEVER, Stop
 
 MAKING_NAME = "making"
@@ -432,7 +433,7 @@ class SnapshotStore:
 
 
 def describe(path: Path) -> SnapshotMeta:
-    """Describe a snapshot file without changing it. Raises sqlite3.Error, or InvalidRequest for no state.
+    """Describe a snapshot file without changing it. Raises DATABASE_ERRORS; InvalidRequest for no state.
 
     It must not be used for an open database, as the file is assumed to be at rest.
     """

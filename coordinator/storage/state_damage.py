@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ca.errors import Internal, Unavailable
+from runtime.sqlite import DATABASE_ERRORS
 
-# The sqlite3 module raises UnicodeDecodeError if a message of SQLite names a damaged part of the schema.
-DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 _PRIMARY: Final = 0xFF  # an extended code has the primary one in its lowest byte
 _CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UNREADABLE: Final = frozenset(

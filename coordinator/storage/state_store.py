@@ -26,12 +26,13 @@ from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
 from coordinator.storage.database import connect, known_rules, newest_key, prepare
 from coordinator.storage.page_sums import PageSums
-from coordinator.storage.state_damage import DATABASE_ERRORS, StateDamaged, damage_in
+from coordinator.storage.state_damage import StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
 from metadata.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 from metadata.protocol.commands import Bootstrap, RaiseRules, decode_envelope
 from metadata.protocol.queries import AnyQuery
 from runtime.bounds import COUNT_MAX
+from runtime.sqlite import DATABASE_ERRORS
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 # Of rows that are close together, with those that `slice_changes` notes: thousands of pages.

@@ -88,9 +88,14 @@ def ls(connection: Connection, as_json: bool) -> None:
     answer = connection.run(work)
     if as_json:
         print_json(answer)
-        return
+    else:
+        print_jobs(answer["jobs"])
+
+
+def print_jobs(jobs: list[dict[str, Any]]) -> None:
+    """Print the jobs as the API lists them, a line each; the description is wrapped on a narrow terminal."""
     rows = []
-    for each in answer["jobs"]:
+    for each in jobs:
         last = each.get("last_run") or {}
         every = duration(each["schedule_s"]) if each["schedule_s"] else ""
         began = moment(str(last.get("started_at", "")))

@@ -138,8 +138,8 @@ async def _listed_by(
     """Yield the list of one source. Raises BlobMissing, BlobDamaged, PeerFailed, FilestoreError."""
     if source == services.node_id:
         with await services.disk.open(services.blobs.open, sha256) as blob:
-            own = list_chunks(services.disk, blob, is_sample=is_sample)
-            async with services.cuttings, aclosing(own):
+            own = list_chunks(services.disk, blob, services.cuttings, is_sample=is_sample)
+            async with aclosing(own):
                 async for part in own:
                     yield part
         return

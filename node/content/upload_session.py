@@ -33,9 +33,9 @@ from node.uploads.holder import UploadHolder
 from node.uploads.progress import SMALL_BYTES, Overtaken
 from node.uploads.services import NODE, NodeServices
 from node.uploads.succession import take_over
-from node.uploads.write_locks import UploadLock
+from node.uploads.write_locks import WRITE_DOUBT_S, UploadLock
 from runtime.logs import LastingTroubles
-from runtime.time_limits import note_progress
+from runtime.time_limits import bounded_s, note_progress
 from web.headers.conditions import require_content
 
 # At the log, for one request: the holder of an upload changes once, or twice during a drain.
@@ -229,7 +229,8 @@ async def upload_session(
     services, file_uuid = asked.services, asked.record.file_uuid
     async with AsyncExitStack() as stack:
         stack.enter_context(services.locks.writer(asked.caller.subject, file_uuid))
-        locking = services.locks.lock(file_uuid, *(connection or _connection_of(asked.request)))
+        connected, disconnect = connection or _connection_of(asked.request)
+        locking = services.locks.lock(file_uuid, connected, disconnect, doubt_s=bounded_s(WRITE_DOUBT_S))
         lock = await stack.enter_async_context(locking)
         if services.locks.releases != asked.seen_releases:
             await asked.refresh()

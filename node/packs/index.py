@@ -40,6 +40,7 @@ from node.packs.rows import (
     size_of,
 )
 from runtime import sqlite
+from runtime.sqlite import DATABASE_ERRORS
 
 BUSY_S: Final = 10.0  # for another process of this node to end its few rows
 DAMAGED: Final = "-damaged"  # behind the name of the file, in the name of the mark
@@ -128,7 +129,7 @@ class PackIndex:
         with self._write_lock, self._read_lock:
             self._is_usable = False
             for connection in (self._reading, self._writing):
-                with suppress(sqlite3.Error):  # a damaged one cannot end its WAL
+                with suppress(*DATABASE_ERRORS):  # a damaged one cannot end its WAL
                     connection.close()
         _keep_room(self._path)
 
@@ -345,7 +346,7 @@ class PackIndex:
             raise self.damage_error(str(error)) from error
         except MemoryError as error:  # a row or a page that claims to be that large
             raise self.damage_error("it asks for more memory than there is") from error
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code not in _NO_DAMAGE:  # our statements are right, so it is their tables
                 raise self.damage_error(str(error)) from error

@@ -8,6 +8,7 @@ similar at all: it has the chunks of a few parts. Their ends are 0, so it cannot
 Tested by tests/cluster/test_delta_uploads.py.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -52,23 +53,26 @@ def path_of(sha256: str, query: str = "") -> str:
 
 
 async def list_chunks(
-    disk: DiskWorkers, blob: OpenBlob, *, is_sample: bool = False
+    disk: DiskWorkers, blob: OpenBlob, cuttings: asyncio.Semaphore, *, is_sample: bool = False
 ) -> AsyncGenerator[bytes, None]:
     """Yield the list of an open blob in parts; of a hot one only a sample, if that is wanted.
 
-    Close it before the blob. The ids of a hot blob are those of its bytes as they are read, unverified:
-    another content has others. Raises BlobDamaged if the blob is shorter than its sidecar says;
-    FilestoreError.
+    Close it before the blob. A hot blob is cut in its turn, one of `cuttings`; the list of a cold one is
+    there, and waits for nothing.
+
+    The ids of a hot blob are those of its bytes as they are read, unverified: another content has others.
+    Raises BlobDamaged if the blob is shorter than its sidecar says; FilestoreError.
     """
     if isinstance(blob, OpenColdBlob):
         yield blob.manifest.entries
         return
     spans = sample_spans(blob.size_bytes) if is_sample else []
-    for start, stop in spans or [(0, blob.size_bytes)]:
-        cutting = _Cutting(blob, start, stop)
-        while cutting.offset < stop:
-            chunks = await disk.run(cutting.step)
-            yield encode_chunks([replace(chunk, stop=0) for chunk in chunks] if spans else chunks)
+    async with cuttings:
+        for start, stop in spans or [(0, blob.size_bytes)]:
+            cutting = _Cutting(blob, start, stop)
+            while cutting.offset < stop:
+                chunks = await disk.run(cutting.step)
+                yield encode_chunks([replace(chunk, stop=0) for chunk in chunks] if spans else chunks)
 
 
 class _Cutting:

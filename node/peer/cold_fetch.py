@@ -6,8 +6,12 @@ back from the medium, and the whole is compared with the name of the blob, befor
 a wrong list, and a source that changes meanwhile, cost time only.
 
 If this fails, `node/peer/fetch.py` fetches the file: it knows damaged copies, and finds the node that sends
-wrong bytes. Stored chunks survive a crash of this node. The next attempt finds them, unless a
-collection has deleted them.
+wrong bytes. If sources are only slow, the whole file would be the wrong answer, as they would have to send
+far more: the attempt fails, and the leader tries again. Stored chunks survive that, and a crash of this
+node. The next attempt finds them, unless a collection has deleted them.
+
+Two versions of an image are often fetched at the same time, as one node loses both. A chunk that one fetch
+brings is not requested by the other (`_Arrivals`).
 """
 
 import asyncio
@@ -15,6 +19,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from enum import Enum
 from itertools import islice
 from typing import Final
 
@@ -49,7 +54,8 @@ from runtime.lifetime import end_tasks
 
 COLD_BYTES_MAX: Final = 256 << 30  # the manifest of more would be too large to be kept in memory
 LISTS_MAX: Final = 3  # sources that are asked for a list
-LIST_GRACE_S: Final = 3.0  # after the first answer: a source that takes longer is not waited for
+LIST_STALL_S: Final = 20.0  # for a busy source to read its manifest: a file would cost it far more
+LIST_GRACE_S: Final = 10.0  # for the others, after a source has answered that its replica is not cold
 LIST_S_MAX: Final = 64.0  # for one, which has up to 42 MB
 BATCH_CHUNKS: Final = 256  # that are named at once, 64 MiB on average
 RANGE_BYTES: Final = 8 << 20  # of chunks that follow each other, in one request and under one sync
@@ -64,16 +70,25 @@ class WrongChunk(Exception):
     """A source has sent a chunk that differs from the list; the text is the source."""
 
 
+class _NoList(Enum):
+    """Why a source has sent no list."""
+
+    NOT_COLD = "it answers, and has no list, or a wrong one"
+    NO_ANSWER = "it does not answer"
+
+
 class ColdFetches:
     """The cold fetches of one node. `mark`: entered around the placing of a manifest."""
 
     def __init__(self, blobs: BlobStore, context: FetchContext, mark: Mark) -> None:
         self._blobs, self._context, self._mark = blobs, context, mark
+        self._arrivals = _Arrivals()
 
     async def fetch(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> bool:
-        """Return whether the blob is here now, in its cold form, durable.
+        """Return whether the blob is here now, in its cold form, durable; False if its file is to be fetched.
 
-        Adds the sources that failed to those of `fetch`. Raises InsufficientStorage, Internal, Unavailable.
+        Adds the sources that failed to those of `fetch`. Raises SourcesFailed if the sources are too slow,
+        InsufficientStorage, Internal, Unavailable.
         """
         if not BLOB_BYTES_MAX < blob.size_bytes <= COLD_BYTES_MAX or not sources:
             return False
@@ -82,8 +97,9 @@ class ColdFetches:
             return False
         run = self._context.disk.run
         writer = await self._context.disk.open(_new_writer, self._blobs, blob)
+        gathering = _Gathering(self._context, self._blobs, writer, manifest, sources, fetch, self._arrivals)
         try:
-            await _Gathering(self._context, self._blobs, writer, manifest, sources, fetch).run()
+            await gathering.run()
             await self._prove(writer, fetch)
             return await self._place(writer, blob.sha256) or await run(self._blobs.has, blob.sha256)
         except ChunkMissing as error:
@@ -91,6 +107,8 @@ class ColdFetches:
                 await run(self._blobs.cold.note_damaged, error.id)
             reason: Exception = error
         except (SourcesFailed, WrongChunk, ProofFailed) as error:
+            if isinstance(error, SourcesFailed) and gathering.met_only_silence:
+                raise
             reason = error
         finally:
             await run(writer.close)
@@ -99,37 +117,49 @@ class ColdFetches:
         return False
 
     async def _list(self, blob: FinishedBlob, sources: Sequence[str], fetch: Fetch) -> ColdManifest | None:
-        """Return the chunks of the blob from the first source that lists them; None if none does soon."""
+        """Return the chunks of the blob from the first source that lists them; None if none keeps it cold.
+
+        Raises SourcesFailed if no source has answered in time: the blob may be cold there.
+        """
         silent, loop = self._context.peers.silent, asyncio.get_running_loop()
         first = sorted(sources, key=silent.__contains__)[:LISTS_MAX]
-        pending = {asyncio.create_task(self._list_of(source, blob)) for source in first}
-        until_s: float | None = None
+        asked = {asyncio.create_task(self._list_of(source, blob)): source for source in first}
+        pending, answers, until_s = set(asked), list[ColdManifest | _NoList](), float("inf")
         try:
-            while pending and (until_s is None or until_s > loop.time()):
-                left_s = None if until_s is None else until_s - loop.time()
+            while pending and loop.time() < until_s:
+                left_s = None if until_s == float("inf") else until_s - loop.time()
                 done, pending = await asyncio.wait(
                     pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
-                until_s = until_s or loop.time() + LIST_GRACE_S
                 fetch.moved(len(done))
-                if found := [manifest for task in done if (manifest := task.result()) is not None]:
+                answers += [task.result() for task in done]
+                if found := [answer for answer in answers if isinstance(answer, ColdManifest)]:
                     return found[0]
+                if _NoList.NOT_COLD in answers:
+                    until_s = min(until_s, loop.time() + LIST_GRACE_S)
+                    if all(asked[task] in silent for task in pending):
+                        break  # sources that were silent before are not waited for
         finally:
             await end_tasks(pending)
+        for task in pending:
+            silent.note(asked[task])  # the next fetch does not wait for it, unless it answers meanwhile
+        if _NoList.NOT_COLD not in answers:
+            fetch.failed.update(first)
+            raise SourcesFailed("No node that has this blob tells its chunks now.", first)
         return None
 
-    async def _list_of(self, source: str, blob: FinishedBlob) -> ColdManifest | None:
-        """Return the chunks of the blob; None if this source does not keep it cold, or cannot answer."""
+    async def _list_of(self, source: str, blob: FinishedBlob) -> ColdManifest | _NoList:
+        """Return the chunks of the blob, as this source lists them."""
         try:
             async with asyncio.timeout(LIST_S_MAX):
                 raw = await _ask_list(self._context.peers, source, blob)
             if raw is None:
-                return None
+                return _NoList.NOT_COLD
             return await self._context.disk.run(decode_list, raw, blob.sha256, blob.size_bytes)
         except (PeerFailed, ManifestInvalid, TimeoutError) as failure:
             facts = {"sha256": blob.sha256, "peer": source, "reason": str(failure)}
             _log.warning("a node does not list the chunks of a blob", extra=facts)
-            return None
+            return _NoList.NOT_COLD if isinstance(failure, ManifestInvalid) else _NoList.NO_ANSWER
 
     async def _prove(self, writer: ColdWriter, fetch: Fetch) -> None:
         """Read all back. Raises ProofFailed, ChunkMissing, ChunkDamaged, FilestoreError."""
@@ -163,26 +193,50 @@ class _Gathering:
         manifest: ColdManifest,
         sources: Sequence[str],
         fetch: Fetch,
+        arrivals: "_Arrivals",
     ) -> None:
         self._context, self._blobs, self._writer = context, blobs, writer
         self._manifest, self._sources, self._fetch = manifest, sources, fetch
+        self._arrivals = arrivals
         self._choice, self._strikes = NodeChoice(sources), dict[str, int]()
         self._storing = asyncio.Lock()  # a writer is for one thread at a time
+        self.met_only_silence = True  # no source has failed in another way
 
     async def run(self) -> None:
         """Store the chunks that are not here. Raises SourcesFailed, WrongChunk, FilestoreError."""
         chunks = self._manifest.chunks()
         while batch := list(islice(chunks, BATCH_CHUNKS)):
-            wanted = await self._context.disk.run(self._add, batch)
-            ranges = iter(ranges_of(batch, wanted))
-            known_bytes = sum(chunk.size_bytes for chunk in batch if chunk.id not in wanted)
-            await self._fetch.count(known_bytes)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(RANGES_AT_ONCE):
-                        group.create_task(self._work(ranges))
-            except BaseExceptionGroup as failures:
-                raise first_failure(failures) from None
+            lacking = await self._context.disk.run(self._add, batch)
+            await self._count(batch, {chunk.id for chunk in batch} - lacking)
+            while lacking:
+                lacking -= await self._complete(batch, lacking)
+
+    async def _complete(self, batch: Sequence[ContentChunk], lacking: set[bytes]) -> set[bytes]:
+        """Bring the chunks that no other fetch brings, or wait for the others; return what is here now.
+
+        Raises as `run` does.
+        """
+        own = self._arrivals.claim(lacking)
+        if not own:
+            if await self._arrivals.wait(lacking, RANGE_S_MAX):
+                return set()
+            own = lacking  # the other fetch is stuck: these may come twice
+        try:
+            here = await self._context.disk.run(self._find, own)
+            await self._count(batch, here)
+            ranges = iter(ranges_of(batch, own - here))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(RANGES_AT_ONCE):
+                    group.create_task(self._work(ranges))
+        except BaseExceptionGroup as failures:
+            raise first_failure(failures) from None
+        finally:
+            self._arrivals.release(own)
+        return own
+
+    async def _count(self, batch: Sequence[ContentChunk], here: set[bytes]) -> None:
+        """Count the chunks that are here as progress."""
+        await self._fetch.count(sum(chunk.size_bytes for chunk in batch if chunk.id in here))
 
     def _add(self, batch: Sequence[ContentChunk]) -> set[bytes]:
         """Name the next chunks; return those to fetch. Raises InsufficientStorage, Internal."""
@@ -191,12 +245,18 @@ class _Gathering:
         self._blobs.require_room(sum(chunk.size_bytes for chunk in batch if chunk.id in wanted))
         return wanted
 
+    def _find(self, ids: set[bytes]) -> set[bytes]:
+        """Return which of these are here now; they stay, as the draft names them. Raises FilestoreError."""
+        with storage_errors():
+            return self._blobs.cold.chunks.has(ids)
+
     async def _work(self, ranges: Iterator[Sequence[ContentChunk]]) -> None:
         for chunks in ranges:
             content, source = await self._range(chunks)
             async with self._storing:
                 if not await self._context.disk.run(self._store, chunks, content):
                     raise WrongChunk(source)
+            self._arrivals.release({chunk.id for chunk in chunks})
 
     async def _range(self, chunks: Sequence[ContentChunk]) -> tuple[bytes, str]:
         """Return the bytes of chunks that follow each other, and who sent them. Raises SourcesFailed."""
@@ -216,6 +276,7 @@ class _Gathering:
                 facts = {"sha256": self._manifest.sha256, "peer": source.url, "reason": str(failure)}
                 _log.warning("a source of a blob failed", extra=facts)
                 self._fetch.failed.add(source.url)
+                self.met_only_silence &= _is_silence(failure)
                 if not self._choice.is_resting(source):
                     self._choice.note_failure(source)
                     strikes = self._strikes[source.url] = self._strikes.get(source.url, 0) + 1
@@ -257,6 +318,41 @@ class _Gathering:
         return True
 
 
+class _Arrivals:
+    """The chunks that fetches of this node are bringing now."""
+
+    def __init__(self) -> None:
+        self._ids = set[bytes]()
+        self._released = asyncio.Event()
+
+    def claim(self, ids: set[bytes]) -> set[bytes]:
+        """Return those that no fetch brings; the caller does from now on, until it releases them."""
+        claimed = ids - self._ids
+        self._ids |= claimed
+        return claimed
+
+    def release(self, ids: set[bytes]) -> None:
+        """Let others look for these chunks: they are stored, or their fetch has failed."""
+        self._ids -= ids
+        self._released.set()
+        self._released = asyncio.Event()
+
+    async def wait(self, ids: set[bytes], timeout_s: float) -> bool:
+        """Wait until one of these is released; return False if none is within this time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while ids <= self._ids:
+                    await self._released.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _is_silence(failure: Exception) -> bool:
+    """Return whether a source was too slow, rather than unable to send what was requested."""
+    return isinstance(failure, TimeoutError) or (isinstance(failure, PeerFailed) and failure.is_silent)
+
+
 def ranges_of(batch: Sequence[ContentChunk], wanted: set[bytes]) -> list[list[ContentChunk]]:
     """Return the wanted chunks, each once, in groups that follow each other, up to RANGE_BYTES. Pure."""
     found, left = list[list[ContentChunk]](), set(wanted)
@@ -275,18 +371,19 @@ def ranges_of(batch: Sequence[ContentChunk], wanted: set[bytes]) -> list[list[Co
 async def _ask_list(peers: PeerClient, source: str, blob: FinishedBlob) -> bytes | None:
     """Return the list of a source; None if its replica is not cold, or it is of an older release.
 
-    Raises PeerFailed.
+    Raises PeerFailed; ManifestInvalid if it answers anything else.
     """
     raw, bytes_max = bytearray(), chunks_max(blob.size_bytes) * CHUNK_ENTRY_BYTES
-    async with peers.request(source, "GET", path_of(blob.sha256), answer_timeout_s=STALL_S) as answer:
+    path = path_of(blob.sha256)
+    async with peers.request(source, "GET", path, answer_timeout_s=LIST_STALL_S) as answer:
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise PeerFailed(source, f"answered {answer.status}")
+            raise ManifestInvalid(f"was answered with {answer.status}")
         async for piece in pieces(source, answer):
             raw += piece
             if len(raw) > bytes_max:
-                raise PeerFailed(source, "sends a list that is too long")
+                raise ManifestInvalid("is too long")
     return bytes(raw)
 
 

@@ -177,8 +177,8 @@ async def _chunks(request: web.Request) -> web.StreamResponse:
         if not isinstance(blob, OpenColdBlob) and cut not in (CUT, SAMPLE):
             raise NotFound("This replica is not cold.")
         try:
-            async with services.cuttings:
-                return await send_list(request, list_chunks(services.disk, blob, is_sample=cut == SAMPLE))
+            chunks = list_chunks(services.disk, blob, services.cuttings, is_sample=cut == SAMPLE)
+            return await send_list(request, chunks)
         except BlobDamaged as damage:
             await remove_from_service(services.disk, services.blobs, services.metrics, damage)
             raise Unavailable(f"This replica cannot be read: {damage}") from damage

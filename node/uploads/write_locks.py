@@ -3,6 +3,9 @@
 A request whose connection is gone still has to sync its bytes; a new one waits for that and continues there.
 A request whose connection only seems alive (its client has vanished) is ended after TAKEOVER_STALL_S without
 a byte, once another request arrives. A request that is really writing keeps the upload: the other gets 423.
+A client that breaks off one request and sends the next, perhaps to another node, is often faster than the
+news of the end of the first: so the other gets 423 when bytes have come since it arrived, or after
+WRITE_DOUBT_S.
 
 A request for the offset may come from the client of a request that has just been cut off, before this node
 has noticed: some of its bytes may still be in a proxy, or in the node that forwards them. So the response
@@ -25,6 +28,7 @@ TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then
 WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of all
 DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request without a client has ended by then
 POLL_DOUBT_S = 1.0  # for requests that poll, and do not resume from the reported offset
+WRITE_DOUBT_S = 0.5  # for requests that write: a node that forwards notices a lost client within this
 _LOOK_S = 0.05  # between two looks at a request that seems alive
 TAKEOVER_WAIT_S = 30.0  # for the old request to sync; longer means a faulty disk
 
@@ -102,19 +106,20 @@ class UploadLocks:
             )
 
     async def wait_until_settled(
-        self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True
+        self, file_uuid: str, *, doubt_s: float = 0.0, ends_silent: bool = True, trusts_bytes: bool = False
     ) -> bool:
         """Wait until no dead request uses this upload; return False if a live one does. Raises UploadLocked.
 
-        A request that seems alive is awaited for `doubt_s`. With `ends_silent`, a silent request counts as
-        dead even if its connection is open.
+        A request that seems alive is awaited for `doubt_s`; with `trusts_bytes`, until it receives a byte.
+        With `ends_silent`, a silent request counts as dead even if its connection is open.
         """
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
         until_s = asked_at_s + bounded_s(TAKEOVER_WAIT_S)
         while (present := self._locks.get(file_uuid)) is not None:
             if present.connected() and not (ends_silent and present.is_silent()):
-                if loop.time() >= asked_at_s + doubt_s:
+                has_moved = trusts_bytes and present.moved_at_s > asked_at_s
+                if has_moved or loop.time() >= asked_at_s + doubt_s:
                     return False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
@@ -130,10 +135,15 @@ class UploadLocks:
 
     @asynccontextmanager
     async def lock(
-        self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], object]
+        self,
+        file_uuid: str,
+        connected: Callable[[], bool],
+        disconnect: Callable[[], object],
+        *,
+        doubt_s: float = 0.0,
     ) -> AsyncIterator[UploadLock]:
-        """Use the upload alone. Raises UploadLocked while a live request writes it."""
-        if not await self.wait_until_settled(file_uuid):
+        """Use the upload alone. Raises UploadLocked while a live request writes it, as seen for `doubt_s`."""
+        if not await self.wait_until_settled(file_uuid, doubt_s=doubt_s, trusts_bytes=True):
             raise UploadLocked("Another request is writing this upload now.")
         lock = UploadLock(connected, disconnect)
         lock.touch()

@@ -229,18 +229,32 @@ class Page:
         file.write_bytes(base64.b64decode(answer["data"]))
 
     async def click(self, selector: str) -> None:
-        """Click where the first element of this selector is, as a hand would, once it is there."""
-        place = f"""(() => {{
+        """Click where the first element of this selector is, as a hand would, once it is there.
+
+        It has to stay in its place for two frames, and nothing else may lie on it.
+        """
+        x, y = await self._place_of(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    async def _place_of(self, selector: str) -> tuple[float, float]:
+        place = f"""(async () => {{
           const found = document.querySelector({json.dumps(selector)});
           if (!found) return null;
           found.scrollIntoView({{ block: "center", behavior: "instant" }});
           const box = found.getBoundingClientRect();
-          return box.width ? [box.left + box.width / 2, box.top + box.height / 2] : null;
+          await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const later = found.getBoundingClientRect();
+          const moved = ["left", "top", "width", "height"].some((each) => box[each] !== later[each]);
+          if (moved || !later.width) return null;
+          const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+          const hit = document.elementFromPoint(x, y);
+          return hit && (found.contains(hit) || hit.contains(found)) ? [x, y] : null;
         }})()"""
-        await self.until(f"{place} !== null")
-        x, y = await self.value(place)
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        async with asyncio.timeout(REACTION_TIMEOUT_S):
+            while (found := await self.value(place)) is None:
+                await asyncio.sleep(POLL_S)
+        return found[0], found[1]
 
     async def type(self, text: str) -> None:
         """Type into what has the focus."""

@@ -258,6 +258,20 @@ async def test_keyboard_alone_opens_searches_and_deletes(
     assert not faults(page, cluster.nodes[0])
 
 
+async def test_menu_closes_when_the_page_scrolls_and_not_for_an_event_from_before(signed_in: Page) -> None:
+    """A busy browser reports the scroll that brought the button into view after the click on it."""
+    page, frames = signed_in, "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    await show(page, "#/projects", "main tbody tr")
+    await page.value("document.querySelector('main tbody .menu button').click()")
+    await page.until("document.activeElement.getAttribute('role') === 'menuitem'")
+    await page.value(frames)
+    await page.value("dispatchEvent(new Event('scroll'))")
+    await page.value(frames)
+    assert await page.value("Boolean(document.querySelector('[role=menu]'))")
+    await page.value("(document.body.style.paddingBottom = '3000px', scrollTo(0, 100))")
+    await page.until("!document.querySelector('[role=menu]')")
+
+
 async def test_three_tabs_of_one_person_see_what_each_does(
     browser: Browser, signed_in: Page, cluster: Cluster, world: World
 ) -> None:

@@ -50,6 +50,7 @@ from metadata.rpc.instances import KnownInstances, count_start
 from metadata.rpc.roster import read_known, write_known
 from metadata.rpc.tls_contexts import MemberContexts
 from runtime.json_files import decode_sealed, encode_sealed
+from runtime.sqlite import DATABASE_ERRORS
 from tests.healing.harms import Harm
 from tests.healing.trial_outcomes import Outcome
 from tests.unit.snapshot_files import taken
@@ -319,7 +320,7 @@ def describe_members(path: Path) -> Any:
     """Whom a snapshot names; nobody reads it before it is looked at once more."""
     try:
         return describe(path).members
-    except (sqlite3.Error, FilestoreError):
+    except (*DATABASE_ERRORS, FilestoreError):
         raise InvalidRequest("the snapshot is no database any more") from None
 
 

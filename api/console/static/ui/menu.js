@@ -7,13 +7,15 @@ export function Menu({ label, items, text = "⋯" }) {
   const button = useRef(null);
   const list = useRef(null);
   const id = useId();
+  const at = useRef(null); // where the button was when the list was placed
   const close = () => {
     setIsOpen(false);
     button.current?.focus();
   };
   useLayoutEffect(() => {
     if (!isOpen) return;
-    place(button.current.getBoundingClientRect(), list.current);
+    at.current = button.current.getBoundingClientRect();
+    place(at.current, list.current);
     list.current.querySelector("[role=menuitem]")?.focus({ preventScroll: true });
   }, [isOpen]);
   useEffect(() => {
@@ -22,12 +24,17 @@ export function Menu({ label, items, text = "⋯" }) {
       if (!list.current?.contains(event.target) && !button.current?.contains(event.target)) setIsOpen(false);
     };
     const gone = () => setIsOpen(false);
+    // A busy browser may report a scroll from before the click only now: the list is still in its place then.
+    const scrolled = () => {
+      const now = button.current?.getBoundingClientRect();
+      if (now?.top !== at.current.top || now.left !== at.current.left) gone();
+    };
     addEventListener("pointerdown", outside);
-    addEventListener("scroll", gone, { passive: true });
+    addEventListener("scroll", scrolled, { passive: true });
     addEventListener("resize", gone);
     return () => {
       removeEventListener("pointerdown", outside);
-      removeEventListener("scroll", gone);
+      removeEventListener("scroll", scrolled);
       removeEventListener("resize", gone);
     };
   }, [isOpen]);

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from metadata.rpc.findings import Findings
+from node.pack_doctor import check_packs
 from node.packs.index import IndexDamaged
 from node.packs.pack_file import pack_name
 from node.packs.store import PackStore, RecordDamaged
@@ -97,6 +99,34 @@ def run_trial(history: History, directory: Path, seed: int) -> str:
 @pytest.mark.parametrize("seed", range(len(DAMAGES)))
 def test_no_wrong_byte_leaves_and_the_index_heals(history: History, tmp_path: Path, seed: int) -> None:
     run_trial(history, tmp_path / "trial", seed)
+
+
+def spoil_schema(index: Path) -> None:
+    """SQLite's message then names a table whose name is no text."""
+    sound = index.read_bytes()
+    spoilt = sound.replace(b"CREATE TABLE blobs", b"CREATE TABLX bl\xa0bs")
+    assert spoilt != sound
+    index.write_bytes(spoilt)
+
+
+def test_index_whose_schema_is_no_text_heals(history: History, tmp_path: Path) -> None:
+    packs = tmp_path / "packs"
+    shutil.copytree(history.now, packs)
+    spoil_schema(packs / "index.sqlite")
+    with closing(PackStore(packs, pack_bytes_max=SMALL_PACK_BYTES)) as store:
+        store.heal()
+        compare(store)
+        Model(history).check(store)
+
+
+def test_doctor_reports_an_index_whose_schema_is_no_text(history: History, tmp_path: Path) -> None:
+    packs = tmp_path / "packs"
+    shutil.copytree(history.now, packs)
+    spoil_schema(packs / "index.sqlite")
+    findings = Findings()
+    check_packs(findings, packs, deep=True)
+    (problem,) = [each for each in findings.problems if each.where.name == "index.sqlite"]
+    assert "cannot be read" in problem.what
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage, Unavailable
+from deploy.processes import free_ports
 from node.cold.manifest import CHUNK_BYTES_MAX, ContentChunk, ManifestInvalid, decode_list, encode_chunks
 from node.custody.freezing import freeze
-from node.peer import cold_fetch, range_fetch
+from node.diskio.executor import DISK_THREADS
+from node.peer import cold_fetch, range_fetch, salvage
 from node.peer.cold_fetch import RANGE_BYTES, ColdFetches, ranges_of
-from node.peer.range_fetch import Fetch, FetchContext
+from node.peer.range_fetch import Fetch, FetchContext, SourcesFailed
 from node.storage.segments import FinishedBlob
 from tests.unit.cold_store import collect_all, no_pace, put_file, read, version
 from tests.unit.node.peer.test_blob_fetching import counted
@@ -86,6 +89,151 @@ async def test_node_without_chunks_gets_all_of_them_from_hot_and_cold_sources(no
     assert read(nodes[0].services.blobs, new_sha256()) == new_image()
     assert counted(nodes[1], "sent")
     assert counted(nodes[2], "sent")
+
+
+async def test_chunks_that_two_fetches_lack_are_sent_once(nodes: list[Node]) -> None:
+    await keep(nodes[1], old_image(), new_image())
+    async with asyncio.TaskGroup() as group:
+        for content in (old_image(), new_image()):
+            group.create_task(fetch(nodes[0], ["n2"], content))
+    assert received_bytes(nodes[0]) < len(old_image()) + 2 * MIB
+    for content in (old_image(), new_image()):
+        name = hashlib.sha256(content).hexdigest()
+        assert is_cold(nodes[0], name)
+        assert read(nodes[0].services.blobs, name) == content
+
+
+async def test_fetch_brings_the_chunks_of_another_that_is_given_up(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "BATCH_CHUNKS", 8)
+    await keep(nodes[1], old_image(), new_image())
+    began = asyncio.Event()
+
+    async def stand_still(_bytes: int) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    name = hashlib.sha256(old_image()).hexdigest()
+    stuck = asyncio.create_task(
+        nodes[0].services.fetches.fetch_blob(name, len(old_image()), ["n2"], pace=stand_still)
+    )
+    await began.wait()
+    other = asyncio.create_task(fetch(nodes[0], ["n2"]))
+    done, _ = await asyncio.wait({other}, timeout=0.5)
+    assert not done
+    stuck.cancel()
+    assert await other == []
+    assert is_cold(nodes[0])
+
+
+async def test_fetch_brings_the_chunks_of_another_that_is_stuck(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(nodes[1], old_image(), new_image())
+    began = asyncio.Event()
+
+    async def stand_still(_bytes: int) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    name = hashlib.sha256(old_image()).hexdigest()
+    stuck = asyncio.create_task(
+        nodes[0].services.fetches.fetch_blob(name, len(old_image()), ["n2"], pace=stand_still)
+    )
+    await began.wait()
+    monkeypatch.setattr(cold_fetch, "RANGE_S_MAX", 1.0)
+    assert await fetch(nodes[0], ["n2"]) == []
+    assert is_cold(nodes[0])
+    stuck.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stuck
+
+
+@asynccontextmanager
+async def busy_disk(node: Node) -> AsyncIterator[threading.Event]:
+    """The node's disk does nothing until the event is set."""
+    over = threading.Event()
+    jobs = [node.services.disk.begin(over.wait) for _ in range(DISK_THREADS)]
+    try:
+        yield over
+    finally:
+        over.set()
+        for job in jobs:
+            await asyncio.wrap_future(job)
+
+
+async def test_source_whose_disk_is_slow_is_waited_for(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "STALL_S", 0.5)
+    monkeypatch.setattr(salvage, "SUMS_TIMEOUT_S", 0.5)
+    await keep(nodes[0], old_image())
+    await keep(nodes[1], new_image())
+    async with busy_disk(nodes[1]) as over:
+        asyncio.get_running_loop().call_later(2.0, over.set)
+        assert await fetch(nodes[0], ["n2"]) == []
+    assert is_cold(nodes[0])
+    assert received_bytes(nodes[0]) < 2 * MIB
+
+
+async def test_slow_list_of_one_source_is_waited_for_while_another_cannot_be_reached(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "LIST_GRACE_S", 0.5)
+    await keep(nodes[0], old_image())
+    await keep(nodes[1], new_image())
+    introduce(nodes, ports={"n3": free_ports(1)[0]})
+    async with busy_disk(nodes[1]) as over:
+        asyncio.get_running_loop().call_later(2.0, over.set)
+        await fetch(nodes[0], ["n3", "n2"])
+    assert is_cold(nodes[0])
+    assert received_bytes(nodes[0]) < 2 * MIB
+
+
+async def test_sources_that_are_too_slow_send_no_file_instead(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "LIST_STALL_S", 0.5)
+    await keep(nodes[0], old_image())
+    await keep(nodes[1], new_image())
+    async with busy_disk(nodes[1]) as over:
+        with pytest.raises(SourcesFailed) as failed:
+            await fetch(nodes[0], ["n2"])
+        assert failed.value.sources == ["n2"]
+        assert received_bytes(nodes[0]) == 0
+        over.set()
+        await fetch(nodes[0], ["n2"])
+    assert is_cold(nodes[0])
+
+
+async def test_source_that_never_answers_is_waited_for_once(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_fetch, "LIST_GRACE_S", 0.5)
+    silent = nodes[0].services.peers.silent
+
+    async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter, over: asyncio.Event) -> None:
+        await over.wait()
+
+    for content in (old_image(), new_image()):
+        nodes[1].store(content)
+    async with impostor(nodes[2], say_nothing) as port:
+        introduce(nodes, ports={"n3": port})
+        await fetch(nodes[0], ["n3", "n2"], old_image())
+        assert "n3" in silent
+        monkeypatch.setattr(cold_fetch, "LIST_GRACE_S", 60.0)
+        async with asyncio.timeout(30):
+            await fetch(nodes[0], ["n3", "n2"])
+    assert nodes[0].services.blobs.has_file(new_sha256())
+
+
+async def test_cold_list_is_told_while_hot_blobs_are_cut_for_others(nodes: list[Node]) -> None:
+    await keep(nodes[1], new_image())
+    async with nodes[1].services.cuttings, nodes[1].services.cuttings:
+        assert nodes[1].services.cuttings.locked()
+        await fetch(nodes[0], ["n2"])
+    assert is_cold(nodes[0])
 
 
 async def test_hot_blob_comes_as_a_file(nodes: list[Node]) -> None:

@@ -103,6 +103,27 @@ async def test_who_asks_waits_for_a_request_that_only_seems_to_live() -> None:
         assert table.releases == 1
 
 
+async def test_writer_waits_for_a_request_that_only_seems_to_live() -> None:
+    table, first, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, first, begun=begun, receiving=True))
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.2, first.gone.set)
+        second = Connection()
+        async with table.lock(ID, second.connected, second.gone.set, doubt_s=30.0):
+            assert table.releases == 1
+
+
+async def test_writer_is_refused_at_once_while_the_first_receives() -> None:
+    table, first, second = UploadLocks(), Connection(), Connection()
+    async with table.lock(ID, first.connected, first.gone.set) as hold, asyncio.timeout(10):
+        hold.receiving = True
+        asyncio.get_running_loop().call_later(0.2, hold.touch)
+        with pytest.raises(UploadLocked):
+            async with table.lock(ID, second.connected, second.gone.set, doubt_s=30.0):
+                pass
+
+
 async def test_who_asks_is_answered_while_a_request_goes_on() -> None:
     table, first = UploadLocks(), Connection()
     async with table.lock(ID, first.connected, first.gone.set):  # works, and does not wait for its client
