@@ -113,6 +113,30 @@ async def test_labs_show_their_newest_good_version_and_how_to_restore_it(
     assert not faults(page, cluster.nodes[0])
 
 
+async def test_tag_whose_move_is_interrupted_is_on_two_versions(page: Page, cluster: Cluster) -> None:
+    token = cluster.user_token("linus")
+    first, second = (backup(cluster, token, "mpls", tag=tag) for tag in ("golden", "-"))
+    await page.shape(1440)
+    await open_console(page, cluster.nodes[0])
+    await sign_in(page, token)
+    await show(page, "#/labs/9f86d081884c7d65/mpls?owner=linus", "main tbody tr")
+    await page.send("Network.setBlockedURLs", urls=[f"*/project-files/{first}"])
+    await act(page, 0, "Tag")
+    await page.click("dialog input[name=tag]")
+    await page.type("golden")
+    await choose(page, "Save", "dialog footer")
+    await page.until("document.querySelector('dialog .error')")
+
+    def tags() -> list[str]:
+        return [cluster.get(f"/project-files/{each}").json["tag"] for each in (first, second)]
+
+    assert tags() == ["golden", "golden"]
+    await page.send("Network.setBlockedURLs", urls=[])
+    await choose(page, "Save", "dialog footer")
+    await closed(page)
+    assert tags() == ["-", "golden"]
+
+
 async def test_tag_moves_from_one_version_to_another(page: Page, cluster: Cluster) -> None:
     token = cluster.user_token("lars")
     first, second = (backup(cluster, token, "mpls", tag=tag) for tag in ("golden", "-"))
