@@ -40,6 +40,13 @@ PROBE_SCRIPT = """find /opt /etc /root /home /srv -type f -exec cat {} + > /dev/
 find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune \\
     -o -type d -writable -print -prune -o -type f -writable -print
 """
+# No container has LVM: a copy of the disk with the projects is in the place of the snapshot.
+LVM = {
+    "umount /run/gns3-snapshot": "umount /run/gns3-snapshot",
+    "lvremove --yes vg/gns3-backup": "rm -r /srv/copy",
+    "lvcreate --snapshot --name gns3-backup --size 10G vg/gns3": "cp --archive /opt/gns3 /srv/copy",
+    "mount -o ro /dev/vg/gns3-backup /run/gns3-snapshot": "mount -o bind,ro /srv/copy /run/gns3-snapshot",
+}
 METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_*.prom"
 
 
@@ -174,3 +181,32 @@ def test_unit_for_folders_reads_everything_and_writes_nothing_else(
     lab.start_nodes(project_id)
     machine.run(f"touch {folder}/new")
     assert "0 unchanged, 1 running" in run_locally(machine)
+
+    script, drop_in_of_snapshots = snapshots_of_the_guide()
+    machine.write("/usr/local/sbin/gns3-snapshot", script)
+    machine.run("chmod 755 /usr/local/sbin/gns3-snapshot")
+    machine.write(drop_in, drop_in_of_snapshots)
+    machine.run("systemctl daemon-reload")
+    for night in range(2):
+        machine.run(f"echo {night} > {folder}/new")
+        told = run_locally(machine)
+        assert "full, from snapshot" in told, told
+        assert "1 projects: 1 stored" in told
+        assert not machine.succeeds("mountpoint --quiet /run/gns3-snapshot || test -e /srv/copy")
+    machine.run("mv /usr/local/sbin/gns3-snapshot /srv/; systemctl reset-failed")
+    machine.run(f"echo without > {folder}/new")
+    told = run_locally(machine)
+    assert "has no new snapshot of /opt/gns3/projects" in told, told
+    assert shown(machine, "filestore-gns3-local.service", "ExecMainStatus") == "5"
+    machine.run(f"rm {drop_in}; systemctl daemon-reload; systemctl reset-failed")
+
+
+def snapshots_of_the_guide() -> tuple[str, str]:
+    """The script and the drop-in of the guide. The script has other commands in the place of those of LVM."""
+    section = FULL.partition("## Snapshots of LVM and ZFS")[2].partition("\n## ")[0]
+    (script,) = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", section, re.DOTALL)
+    (drop_in,) = re.findall(r"```ini\n(.*?)```", section, re.DOTALL)
+    for command, other in LVM.items():
+        assert command in script
+        script = script.replace(command, other)
+    return script, drop_in
