@@ -51,7 +51,15 @@ METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_*.prom"
 
 
 @pytest.fixture
-def lab(machines: list[Machine], tmp_path: Path) -> Iterator[LabServer]:
+def relays() -> list["subprocess.Popen[bytes]"]:
+    """The processes between the machines and the server. Without the last, its port rejects connections."""
+    return []
+
+
+@pytest.fixture
+def lab(
+    machines: list[Machine], tmp_path: Path, relays: list["subprocess.Popen[bytes]"]
+) -> Iterator[LabServer]:
     """A GNS3 server of this system, which the machines reach where the guide has one."""
     machine, path = machines[0], tmp_path / "gns3.sock"
     with ExitStack() as stack:
@@ -61,7 +69,8 @@ def lab(machines: list[Machine], tmp_path: Path) -> Iterator[LabServer]:
         relay = (sys.executable, str(RELAY))
 
         def start(*command: str) -> None:
-            stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
+            relays.append(stack.enter_context(subprocess.Popen(command)))
+            stack.callback(relays[-1].kill)
 
         start(*relay, str(path), f"127.0.0.1:{started.port}")
         wait_until(lambda: accepts(path), what="the relay to the server", timeout_s=WAIT_S)
@@ -210,3 +219,25 @@ def snapshots_of_the_guide() -> tuple[str, str]:
         assert command in script
         script = script.replace(command, other)
     return script, drop_in
+
+
+def test_unit_for_folders_needs_no_server_that_runs(
+    machines: list[Machine], lab: LabServer, relays: list["subprocess.Popen[bytes]"]
+) -> None:
+    machine = machines[2]
+    lab.upload_image("router.qcow2", b"QFI\xfb" + bytes(1 << 20))
+    plain_id, with_image_id = lab.make_project("plain"), lab.make_project("with an image")
+    lab.add_qemu(with_image_id, "vm", hda_disk_image="router.qcow2")
+    lab.close(with_image_id)
+    assert "2 projects: 2 stored" in sign_in(machine, lab)  # exports, and the image
+    lab.kill()
+    relays[-1].kill()
+    relays[-1].wait()
+    copy_projects(machine, lab)
+    machine.run(block("units", FULL))
+    said = run_locally(machine)
+    assert "2 projects: 2 stored" in said, said
+    assert shown(machine, "filestore-gns3-local.service", "Result") == "success"
+    machine.run(f"touch /opt/gns3/projects/{plain_id}/new")
+    assert "1 stored" in (said := run_locally(machine)), said
+    assert "1 unchanged" in said
