@@ -1,5 +1,6 @@
 """The units of docs/gns3-nightly.md on a machine with the package: set up as it says, they work."""
 
+import json
 import re
 import socket
 import subprocess
@@ -241,3 +242,7 @@ def test_unit_for_folders_needs_no_server_that_runs(
     machine.run(f"touch /opt/gns3/projects/{plain_id}/new")
     assert "1 stored" in (said := run_locally(machine)), said
     assert "1 unchanged" in said
+    as_user = "runuser -u filestore-gns3 -- env XDG_CONFIG_HOME=/etc/filestore-gns3 filestore gns3"
+    [login] = json.loads(f"[{machine.run(f'{as_user} servers --json').strip()}]")
+    told = machine.run(f"{as_user} status --from {login['server_id']}")  # 0: nothing needs attention
+    assert "2 projects, full backups" in told
