@@ -10,6 +10,7 @@ import pytest
 from deploy.processes import wait_until
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.test_damage import damage, wait_noticed
 from tests.gns3.test_images import MIB, an_image, qcow2
 from tests.gns3.test_local import local, settle
 from tests.gns3.test_nights import keeper, lab
@@ -157,3 +158,16 @@ def test_failed_check_is_an_alarm_until_a_good_one_or_a_newer_backup(
     keeper.do("verify", project_id)
     assert status(keeper)[0] == []
     assert len(report_files(keeper)) == 2
+
+
+def test_damage_of_the_newest_backup_is_an_alarm_until_the_next_run(keeper: Operator, lab: LabServer) -> None:
+    lab.make_project("lost", {"project-files/disk": secrets.token_bytes(MIB)})
+    [row] = keeper.json("backup", "--all")
+    sha256 = keeper.store.get(f"/project-files/{row['file_uuid']}").json["blob_sha256"]
+    damage(keeper.store, sha256, MIB // 2)
+    assert keeper.run("verify", row["project_id"], "--read-data")[0] == 5
+    wait_noticed(keeper.store, sha256)
+    assert status(keeper)[0] == [("check_failed", "lost"), ("damaged", "lost")]
+    assert keeper.backup("--all") == {"lost": "stored"}
+    assert status(keeper)[0] == []
+    keeper.store.request("DELETE", f"/files/{row['file_uuid']}?now=1")  # which other tests would find

@@ -44,15 +44,15 @@ def status(connection: Connection, source: str, owner: str, as_json: bool) -> in
         }
         if not any(each.run for each in reports.values()):
             raise NotFound("No report is stored: run `filestore gns3 backup --all`.")
-        chains = chains_of(await stored_backups(client), owner_id)
-        damages = Damages(client)
-        is_damaged = await asyncio.gather(*(damages.is_damaged(each.newest.file) for each in chains))
+        backups = await stored_backups(client)
+        labs, damages = chains_of(backups, owner_id, mix_kinds=True), Damages(client)
+        is_damaged = await asyncio.gather(*(damages.is_damaged(each.newest.file) for each in labs))
+        damaged = [lab for lab, is_so in zip(labs, is_damaged, strict=True) if is_so]
+        newest = {chain.newest.file.file_uuid for chain in chains_of(backups, owner_id)}
         count = 0
         for server_id, each in reports.items():
-            own = [place for place, chain in enumerate(chains) if chain.server.id == server_id]
-            newest = {chains[place].newest.file.file_uuid for place in own}
             alarms = alarms_of(each.run, each.checks, newest, now_s=time.time())
-            alarms += _of_damage([chains[place] for place in own if is_damaged[place]])
+            alarms += _of_damage([lab for lab in damaged if lab.server.id == server_id])
             _tell(server_id, each, alarms, as_json=as_json)
             count += len(alarms)
         return NEEDS_ATTENTION if count else 0
