@@ -18,8 +18,8 @@ from api.spec.operation import Operation
 from ca.errors import CATALOGUE
 from deploy.base import failures
 from deploy.cli import SECTIONS, cli
+from deploy.gns3.alarms.metrics import metrics_text
 from deploy.gns3.identity import ServerIdentity
-from deploy.gns3.metrics import metrics_text
 from deploy.manual import commands
 from node.content.routes import OPERATIONS
 from release.wheels import ROOT
@@ -180,7 +180,9 @@ def _metrics() -> str:
         for path in sorted((ROOT / package).rglob("*.py")):
             metrics = declared_metrics(path.read_text(encoding="utf-8"))
             found.setdefault(MEMBERS.get(package, "every process"), {}).update(metrics)
-    labs = metrics_text(ServerIdentity(), [], ended_at=0, good_at={}, oldest_good_at=0).decode()
+    labs = metrics_text(
+        ServerIdentity(), [], ended_at=0, good_at={}, oldest_good_at=0, overdue_after_s=0
+    ).decode()
     found["backups of GNS3 labs"] = dict(re.findall(r"^# HELP (\w+) (.+)$", labs, re.MULTILINE))
     lines = ["# Metrics", "", "In `/metrics`, counters have the suffix `_total`."]
     for title, metrics in found.items():

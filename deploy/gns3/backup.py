@@ -194,7 +194,7 @@ class BackupRun:
             images, errors = await self._images.store(current, outcome.topology)
         if not errors:
             has_changed = is_stored and newest is not None
-            self._journal.good(project.project_id, at=began_at, changed=has_changed)
+            self._journal.good(project.project_id, at=began_at, changed=has_changed, kind=self.kind)
         await label_version(self._client, current, message=self._wishes.message, tag=self._wishes.tag)
         status: Status = "stored" if is_stored else "unchanged"
         size_bytes = current.size_bytes if is_stored else 0
@@ -224,7 +224,7 @@ class BackupRun:
                     self._newest[project.project_id] = error
                     return
             if newest is None or newest.is_damaged:
-                self._journal.not_good(project.project_id)
+                self._journal.not_good(project.project_id, kind=self.kind, lacks_backup=newest is None)
             self._newest[project.project_id] = newest
 
         try:

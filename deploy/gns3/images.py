@@ -206,56 +206,75 @@ class NamedImages:
     ) -> None:
         self._server, self._client, self._damages = server, client, damages
         self._owner_id, self._bucket_id, self._bar = owner_id, bucket_id, bar
-        self._stored_md5s: set[str] = set()
-        self._on_server: list[ServerImage] | Failure | None = None
+        self._stored_md5s: set[str] | Failure | None = None
+        self._server_images: list[ServerImage] | Failure | None = None
 
     async def store(self, backup: Project, topology: bytes) -> tuple[int, list[Failure]]:
         """Store the images that a backup names and the store lacks: how many, and what failed.
 
-        `topology`: the topology in the backup; b"" if it has to be read there.
+        The server is asked only if there are some. `topology`: the topology in the backup; b"" if it has to
+        be read there.
         """
         count = 0
         errors: list[Failure] = []
         try:
-            on_server = await self._look_up()
+            stored_md5s = await self._stored()
             named = named_images(topology) if topology else (await manifest_of(self._client, backup)).images
+            lacking = [
+                each for each in named if not is_built_in(each.filename) and each.md5 not in stored_md5s
+            ]
+            on_server = await self._on_server() if lacking else []
         except FAILURES as error:
             return 0, [error]
-        for needed in named:
-            if is_built_in(needed.filename) or needed.md5 in self._stored_md5s:
+        for needed in lacking:
+            if needed.md5 in stored_md5s:  # by now
                 continue
             image = _image_named(on_server, needed.filename, needed.md5)
             if image is None:
                 if needed.md5:  # else it may be one that Docker fetches
-                    told = f"{needed.filename} (MD5 {needed.md5})"
-                    errors.append(NotFound(f"The image {told} is neither in the store nor on the server."))
+                    errors.append(self._absent(f"The image {needed.filename} (MD5 {needed.md5})"))
                 continue
-            if image.checksum in self._stored_md5s:
+            if image.checksum in stored_md5s:
                 continue
             try:
                 with self._bar(image.filename) as progress:
                     await push_image(
                         self._server, self._client, image, bucket_id=self._bucket_id, progress=progress
                     )
-                self._stored_md5s.add(image.checksum)
+                stored_md5s.add(image.checksum)
                 count += 1
             except FAILURES as error:
                 errors.append(error)
         return count, errors
 
-    async def _look_up(self) -> list[ServerImage]:
-        """The images of the server. Raises FilestoreError, and the same one again in this run."""
-        if self._on_server is None:
+    def _absent(self, told: str) -> Failure:
+        if self._server.runs:
+            return NotFound(f"{told} is neither in the store nor on the server.")
+        return Unavailable(f"{told} is not in the store, and GNS3 server {self._server.name} does not run.")
+
+    async def _stored(self) -> set[str]:
+        """The MD5s of whole images in the store. Raises FilestoreError, the same one again in this run."""
+        if self._stored_md5s is None:
             try:
                 # Other users may delete theirs, and a damaged one is stored again.
                 own = (await stored_images(self._client, self._owner_id)).own
                 self._stored_md5s = set(await self._damages.whole_images(own))
-                self._on_server = await self._server.images()
             except FAILURES as error:
-                self._on_server = error
-        if isinstance(self._on_server, FAILURES):
-            raise self._on_server
-        return self._on_server
+                self._stored_md5s = error
+        if isinstance(self._stored_md5s, FAILURES):
+            raise self._stored_md5s
+        return self._stored_md5s
+
+    async def _on_server(self) -> list[ServerImage]:
+        """The images of the server; none if it does not run. Raises as `_stored` does."""
+        if self._server_images is None:
+            try:
+                self._server_images = await self._server.images() if self._server.runs else []
+            except FAILURES as error:
+                self._server_images = error
+        if isinstance(self._server_images, FAILURES):
+            raise self._server_images
+        return self._server_images
 
 
 def _image_named(on_server: list[ServerImage], filename: str, md5: str) -> ServerImage | None:

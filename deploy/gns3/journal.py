@@ -1,9 +1,10 @@
 """The local record of backups of one server into one cluster, and the lock that allows one at a time.
 
-    {"unfinished": ["<file_uuid>"], "shown_at": ...,
+    {"unfinished": ["<file_uuid>"], "shown_at": ..., "kind": ..., "ended_at": ...,
      "projects": {"<project_id>": {"name": ..., "seen_at": ..., "good_at": ..., "gone_at": ...}}}
 
 A project that the server does not list any more is kept until a person confirms that it is gone for good.
+Runs of all projects decide which kind of backups is expected; those of the other kind make no project good.
 
 It is stored in ${XDG_STATE_HOME:-~/.local/state}/filestore/gns3, by the identity of the server: another
 server with the same name has its own journal, and a server with two names has one journal. If it is lost, the
@@ -33,6 +34,8 @@ class ProjectMemory(msgspec.Struct):
 
     `changed`: whether the project had changed since the backup before. `gone_at`: the first run that did not
     find it; 0 for one that is there. `tries`: how many times a backup was begun since the last good one.
+    `status` and `error`: the result of the last run that tried it. `lacks_backup`: it has no backup
+    of the expected kind.
     """
 
     seen_at: float
@@ -41,19 +44,37 @@ class ProjectMemory(msgspec.Struct):
     name: str = ""
     gone_at: float = 0.0
     tries: int = 0
+    status: str = ""
+    error: str = ""
+    lacks_backup: bool = False
+
+
+class RunMemory(msgspec.Struct):
+    """Facts about runs of all projects. `kind`: which backups they make; "" before the first one.
+
+    `overdue_after_s`: how old a good backup may be. `ended_at`: when the last one ended that reached the
+    server. `error`: what ended the last run; "" for one that tried all projects.
+    """
+
+    kind: str = ""
+    overdue_after_s: float = 0.0
+    ended_at: float = 0.0
+    error: str = ""
 
 
 class _Content(msgspec.Struct):
     unfinished: list[str] = []
     projects: dict[str, ProjectMemory] = {}
     shown_at: float = 0.0  # when the server last showed any project; before, when it was first looked at
+    runs: RunMemory = msgspec.field(default_factory=RunMemory)
+    folders: dict[str, ProjectMemory] = {}  # of the server itself, if runs of all back them up
 
 
 class Journal:
     """Use within `opened`, which holds the lock. Every change is on disk when its method returns.
 
-    Except `good`: it is on disk with the next change, or at the end. A run that is killed before loses only
-    how good the last projects were, and the next run looks at them again.
+    Except `good`, `expect` and what is noted about results: they are on disk with the next change, or at the
+    end. A run that is killed before loses only how good the last projects were, and the next one looks again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +106,46 @@ class Journal:
             memory.seen_at = min(memory.seen_at, at)
             memory.good_at = min(memory.good_at, at)
             memory.gone_at = min(memory.gone_at, at)
+        self._content.runs.ended_at = min(self._content.runs.ended_at, at)
         self._save()
+
+    @property
+    def runs(self) -> RunMemory:
+        """The facts about runs of all projects."""
+        return self._content.runs
+
+    @property
+    def memories(self) -> dict[str, ProjectMemory]:
+        """Projects by their ids, and folders of the server itself."""
+        return self._content.projects | self._content.folders
+
+    def expect(self, kind: str, *, overdue_after_s: float) -> None:
+        """A run of all projects begins, which makes backups of this kind."""
+        self._content.runs.kind, self._content.runs.overdue_after_s = kind, overdue_after_s
+        self._is_saved = False
+
+    def note_end(self, error: str, *, at: float, of_all: bool) -> None:
+        """A run ends, "" without an error. `of_all`: it has tried all projects."""
+        runs = self._content.runs
+        runs.error, runs.ended_at = error, at if of_all else runs.ended_at
+        self._is_saved = False
+
+    def note_folders(self, folders: "Journal | None") -> None:
+        """A run of all projects has backed up the folders of the server, which have this journal; or none."""
+        self._content.folders = {} if folders is None else dict(folders._content.projects)
+        self._is_saved = False
+
+    def note_result(self, project: LabProject, *, kind: str, status: str, error: str, at: float) -> None:
+        """Note the result of a project."""
+        if not self._counts(kind):
+            return
+        memory = self._content.projects.setdefault(project.project_id, ProjectMemory(seen_at=at))
+        memory.name, memory.status, memory.error = project.name, status, error
+        memory.lacks_backup = memory.lacks_backup and status not in ("stored", "unchanged")
+        self._is_saved = False
+
+    def _counts(self, kind: str) -> bool:
+        return kind in ("", self._content.runs.kind) or not self._content.runs.kind
 
     def seen(self, projects: Sequence[LabProject], *, at: float) -> None:
         """These are the projects that the server shows; the others that are known have gone."""
@@ -119,10 +179,11 @@ class Journal:
         self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at)).tries += 1
         self._save()
 
-    def good(self, project_id: str, *, at: float, changed: bool = False) -> None:
+    def good(self, project_id: str, *, at: float, changed: bool = False, kind: str = "") -> None:
         """The newest backup of a project is as the project is. `changed`: the one before was not."""
         memory = self._content.projects.setdefault(project_id, ProjectMemory(seen_at=at))
-        memory.good_at, memory.changed, memory.tries = at, changed, 0
+        memory.good_at = at if self._counts(kind) else memory.good_at
+        memory.changed, memory.tries = changed, 0
         self._is_saved = False
 
     def has_changed(self, project_id: str) -> bool:
@@ -130,21 +191,19 @@ class Journal:
         memory = self._content.projects.get(project_id)
         return memory is not None and memory.changed
 
-    def not_good(self, project_id: str) -> None:
+    def not_good(self, project_id: str, *, kind: str = "", lacks_backup: bool = True) -> None:
         """Forget that a project has a good backup: it has none, or the newest turned out to be damaged."""
-        if (memory := self._content.projects.get(project_id)) is not None:
-            memory.good_at = 0.0
+        memory = self._content.projects.get(project_id)
+        if memory is not None and self._counts(kind):
+            memory.good_at, memory.lacks_backup = 0.0, lacks_backup
             self._save()
 
     def good_at(self) -> dict[str, float]:
-        """Since when the backup of each project may be out of date, by its id.
+        """Since when the backup of each project may be out of date, by its id; also of the server's folders.
 
         A project that was never backed up counts from when it was seen first.
         """
-        return {
-            project_id: memory.good_at or memory.seen_at
-            for project_id, memory in self._content.projects.items()
-        }
+        return {project_id: memory.good_at or memory.seen_at for project_id, memory in self.memories.items()}
 
     def oldest_good_at(self) -> float:
         """Return the oldest good time of all projects; without projects, when the last one was seen."""

@@ -116,8 +116,8 @@ class Gns3Server:
         self.name = address.name
         self.identity = address.identity
         self.url = address.url.rstrip("/")
-        self.version = ""
-        self.deadline_s = deadline_s
+        self.version, self.deadline_s = "", deadline_s
+        self.runs = True
         self._address = address
         self._api = "v3"
         self._token = ""

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.cli import cli
+from deploy.gns3.alarms.metrics import metrics_text
 from deploy.gns3.identity import ServerIdentity
-from deploy.gns3.metrics import metrics_text
 from tests.cluster.harness import Cluster
 from tests.documents import PAGES, ROOT, RUNBOOK
 
@@ -41,7 +41,9 @@ def offered(cluster: Cluster) -> set[str]:
     members = (cluster.coordinators[0], cluster.nodes[0])
     texts = [cluster.get("/metrics", node=member, token=None).body.decode() for member in members]
     names = set()
-    of_labs = metrics_text(ServerIdentity(), [], ended_at=0, good_at={}, oldest_good_at=0).decode()
+    of_labs = metrics_text(
+        ServerIdentity(), [], ended_at=0, good_at={}, oldest_good_at=0, overdue_after_s=0
+    ).decode()
     for text in [*texts, of_labs]:
         for family in text_string_to_metric_families(text):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}

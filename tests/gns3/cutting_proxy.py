@@ -1,10 +1,13 @@
-"""Stands between a command and a GNS3 server, and cuts answers: the connection, or only what comes."""
+"""Stand between a command and its server: one cuts answers of GNS3, one holds requests to a node."""
 
 import http.client
 import http.server
+import select
+import socket
+import socketserver
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from tests.gns3.lab_server import LabServer
@@ -100,3 +103,48 @@ class CuttingProxy:
         finally:
             handler.close_connection = True
             onward.close()
+
+
+class Gate:
+    """Stands between a command and a node, and holds the first bytes to the node once `is_shut` is true.
+
+    Within `listening`. `holds` is set when it holds some; it never lets them pass.
+    """
+
+    def __init__(self, port: int, is_shut: Callable[[], bool]) -> None:
+        self.holds = threading.Event()
+        self._port, self._is_shut = port, is_shut
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Its URL. The certificate is that of the node."""
+        gate = self
+
+        class Connection(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                gate.pass_on(self.request)
+
+        class Listening(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+
+        with Listening(("127.0.0.1", 0), Connection) as listening:
+            thread = threading.Thread(target=listening.serve_forever)
+            thread.start()
+            try:
+                yield f"https://127.0.0.1:{listening.server_address[1]}"
+            finally:
+                listening.shutdown()
+                thread.join()
+
+    def pass_on(self, command: socket.socket) -> None:
+        """One connection, until either side ends it or the gate is shut."""
+        with socket.create_connection(("127.0.0.1", self._port)) as node, suppress(OSError):
+            other = {command: node, node: command}
+            while True:
+                for ready in select.select([command, node], [], [])[0]:
+                    if not (part := ready.recv(READ_BYTES)):
+                        return
+                    if ready is command and self._is_shut():
+                        self.holds.set()
+                        return
+                    other[ready].sendall(part)

@@ -19,7 +19,9 @@ from tests.gns3.cutting_proxy import CuttingProxy
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.test_images import an_image, qcow2
 from tests.gns3.test_losses import make_socket
+from tests.gns3.test_restore import with_image
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -313,9 +315,10 @@ def test_project_that_is_silent_hides_no_other_one_from_ls(operator: Operator, o
 def test_projects_are_stored_if_the_server_does_not_list_its_images(
     operator: Operator, old: LabServer
 ) -> None:
-    names = [f"{number} without {secrets.token_hex(3)}" for number in range(2)]
+    image, names = an_image(), [f"{number} without {secrets.token_hex(3)}" for number in range(2)]
+    old.upload_image(image, qcow2(MIB))
     for name in names:
-        old.make_project(name)
+        with_image(old, name, image)
     proxy = CuttingProxy(old, cut_after=0, politely=False, path="/images")
     with proxy.listening() as url:
         operator.do("login", url, "--name", "cut", "--password-file", str(old.password_file))

@@ -16,6 +16,8 @@ from deploy.gns3.folders.entries import FolderEntry, opened_folder, scan
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
+from tests.gns3.test_images import MIB, an_image, qcow2
+from tests.gns3.test_restore import with_image
 from tests.unit.deploy.gns3.folders.test_copies import btrfs
 from tests.unit.deploy.gns3.folders.test_packing import full_folder
 
@@ -174,6 +176,34 @@ def test_stopped_server_is_backed_up_and_restored(operator: Operator, old: LabSe
     require_equal(before, folder, content)
     old.start()
     assert old.projects()[name]["project_id"] == project_id
+
+
+def test_stopped_server_is_needed_only_for_images_that_the_store_lacks(
+    operator: Operator, old: LabServer, name: str
+) -> None:
+    stored, lacking = an_image(), an_image()
+    other = f"{name}, other"
+    for project, image in ((name, stored), (other, lacking)):
+        old.upload_image(image, qcow2(MIB))
+        with_image(old, project, image)
+    operator.do("images", "push", stored, "--server", "old")
+    settle()
+    backup = ("backup", name, other, "--server", "old", "--with-images", *local(old))
+    old.kill()
+    try:
+        rows = {row["name"]: row for row in operator.json(*backup, codes=[6])}
+    finally:
+        old.start()
+    assert {each: (row["status"], row["images"]) for each, row in rows.items()} == {
+        name: ("stored", 0),
+        other: ("stored", 0),
+    }
+    assert rows[name]["errors"] == []
+    [error] = rows[other]["errors"]
+    assert f"The image {lacking}" in error
+    assert "is not in the store, and GNS3 server old does not run" in error
+    again = {row["name"]: (row["status"], row["images"]) for row in operator.json(*backup)}
+    assert again == {name: ("unchanged", 0), other: ("unchanged", 1)}
 
 
 def test_running_project_needs_a_snapshot_or_copies(

@@ -8,6 +8,7 @@ import pytest
 
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
+from tests.gns3.cutting_proxy import Gate
 from tests.gns3.installed import gns3server
 from tests.gns3.lab_server import LabServer
 from tests.gns3.operator import Operator
@@ -58,6 +59,37 @@ def test_versions_have_messages_and_tags_that_move(operator: Operator, old: LabS
     assert versions(operator, name) == [("", "before BGP"), ("", "")]
     code, _, err = operator.run("restore", f"{name}@golden", "--to", "new")
     assert (code, "has the tag 'golden'" in err) == (4, True), err
+
+
+def test_tag_whose_move_was_killed_is_on_two_versions_until_it_is_moved_again(
+    operator: Operator, old: LabServer, name: str
+) -> None:
+    project_id = old.make_project(name, {CONFIG: b"golden\n"})
+    backup = ("backup", name, "--server", "old")
+    for line in (b"golden\n", b"better\n", b"newest\n"):
+        old.write(project_id, CONFIG, line)
+        operator.do(*backup)
+    golden, better, newest = (each["file_uuid"] for each in operator.json("versions", name))
+    operator.do("tag", golden, "golden")
+
+    def is_updated() -> bool:
+        return bool(operator.store.get(f"/project-files/{better}").json["tag"] == "golden")
+
+    gate = Gate(operator.store.nodes[0].api_port, is_updated)
+    with gate.listening() as url, operator.start("tag", better, "golden", "--url", url) as process:
+        try:
+            assert gate.holds.wait(60), "the tag was not moved"
+        finally:
+            process.kill()
+    assert [tag for tag, _ in versions(operator, name)] == ["golden", "golden", ""]
+    kept = operator.json("prune", name, "--keep-last", "1", "--dry-run")
+    assert [row["kept_by"] for row in kept] == [["tag golden"], ["tag golden"], ["last"]]
+
+    operator.do("tag", better, "golden")
+    assert [tag for tag, _ in versions(operator, name)] == ["", "golden", ""]
+    kept = operator.json("prune", name, "--keep-last", "1")
+    assert [row["file_uuid"] for row in kept if row["deleted"]] == [golden]
+    assert [row["file_uuid"] for row in operator.json("versions", name)] == [better, newest]
 
 
 def test_hostile_message_is_rejected_before_anything_is_stored(

@@ -1,5 +1,6 @@
 """The units of docs/gns3-nightly.md on a machine with the package: set up as it says, they work."""
 
+import json
 import re
 import socket
 import subprocess
@@ -40,11 +41,26 @@ PROBE_SCRIPT = """find /opt /etc /root /home /srv -type f -exec cat {} + > /dev/
 find / \\( -path /proc -o -path /sys -o -path /dev \\) -prune \\
     -o -type d -writable -print -prune -o -type f -writable -print
 """
+# No container has LVM: a copy of the disk with the projects is in the place of the snapshot.
+LVM = {
+    "umount /run/gns3-snapshot": "umount /run/gns3-snapshot",
+    "lvremove --yes vg/gns3-backup": "rm -r /srv/copy",
+    "lvcreate --snapshot --name gns3-backup --size 10G vg/gns3": "cp --archive /opt/gns3 /srv/copy",
+    "mount -o ro /dev/vg/gns3-backup /run/gns3-snapshot": "mount -o bind,ro /srv/copy /run/gns3-snapshot",
+}
 METRICS = "cat /var/lib/prometheus/node-exporter/filestore_gns3_*.prom"
 
 
 @pytest.fixture
-def lab(machines: list[Machine], tmp_path: Path) -> Iterator[LabServer]:
+def relays() -> list["subprocess.Popen[bytes]"]:
+    """The processes between the machines and the server. Without the last, its port rejects connections."""
+    return []
+
+
+@pytest.fixture
+def lab(
+    machines: list[Machine], tmp_path: Path, relays: list["subprocess.Popen[bytes]"]
+) -> Iterator[LabServer]:
     """A GNS3 server of this system, which the machines reach where the guide has one."""
     machine, path = machines[0], tmp_path / "gns3.sock"
     with ExitStack() as stack:
@@ -54,7 +70,8 @@ def lab(machines: list[Machine], tmp_path: Path) -> Iterator[LabServer]:
         relay = (sys.executable, str(RELAY))
 
         def start(*command: str) -> None:
-            stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
+            relays.append(stack.enter_context(subprocess.Popen(command)))
+            stack.callback(relays[-1].kill)
 
         start(*relay, str(path), f"127.0.0.1:{started.port}")
         wait_until(lambda: accepts(path), what="the relay to the server", timeout_s=WAIT_S)
@@ -174,3 +191,58 @@ def test_unit_for_folders_reads_everything_and_writes_nothing_else(
     lab.start_nodes(project_id)
     machine.run(f"touch {folder}/new")
     assert "0 unchanged, 1 running" in run_locally(machine)
+
+    script, drop_in_of_snapshots = snapshots_of_the_guide()
+    machine.write("/usr/local/sbin/gns3-snapshot", script)
+    machine.run("chmod 755 /usr/local/sbin/gns3-snapshot")
+    machine.write(drop_in, drop_in_of_snapshots)
+    machine.run("systemctl daemon-reload")
+    for night in range(2):
+        machine.run(f"echo {night} > {folder}/new")
+        told = run_locally(machine)
+        assert "full, from snapshot" in told, told
+        assert "1 projects: 1 stored" in told
+        assert not machine.succeeds("mountpoint --quiet /run/gns3-snapshot || test -e /srv/copy")
+    machine.run("mv /usr/local/sbin/gns3-snapshot /srv/; systemctl reset-failed")
+    machine.run(f"echo without > {folder}/new")
+    told = run_locally(machine)
+    assert "has no new snapshot of /opt/gns3/projects" in told, told
+    assert shown(machine, "filestore-gns3-local.service", "ExecMainStatus") == "5"
+    machine.run(f"rm {drop_in}; systemctl daemon-reload; systemctl reset-failed")
+
+
+def snapshots_of_the_guide() -> tuple[str, str]:
+    """The script and the drop-in of the guide. The script has other commands in the place of those of LVM."""
+    section = FULL.partition("## Snapshots of LVM and ZFS")[2].partition("\n## ")[0]
+    (script,) = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", section, re.DOTALL)
+    (drop_in,) = re.findall(r"```ini\n(.*?)```", section, re.DOTALL)
+    for command, other in LVM.items():
+        assert command in script
+        script = script.replace(command, other)
+    return script, drop_in
+
+
+def test_unit_for_folders_needs_no_server_that_runs(
+    machines: list[Machine], lab: LabServer, relays: list["subprocess.Popen[bytes]"]
+) -> None:
+    machine = machines[2]
+    lab.upload_image("router.qcow2", b"QFI\xfb" + bytes(1 << 20))
+    plain_id, with_image_id = lab.make_project("plain"), lab.make_project("with an image")
+    lab.add_qemu(with_image_id, "vm", hda_disk_image="router.qcow2")
+    lab.close(with_image_id)
+    assert "2 projects: 2 stored" in sign_in(machine, lab)  # exports, and the image
+    lab.kill()
+    relays[-1].kill()
+    relays[-1].wait()
+    copy_projects(machine, lab)
+    machine.run(block("units", FULL))
+    said = run_locally(machine)
+    assert "2 projects: 2 stored" in said, said
+    assert shown(machine, "filestore-gns3-local.service", "Result") == "success"
+    machine.run(f"touch /opt/gns3/projects/{plain_id}/new")
+    assert "1 stored" in (said := run_locally(machine)), said
+    assert "1 unchanged" in said
+    as_user = "runuser -u filestore-gns3 -- env XDG_CONFIG_HOME=/etc/filestore-gns3 filestore gns3"
+    [login] = json.loads(f"[{machine.run(f'{as_user} servers --json').strip()}]")
+    told = machine.run(f"{as_user} status --from {login['server_id']}")  # 0: nothing needs attention
+    assert "2 projects, full backups" in told

@@ -95,24 +95,24 @@ LAB_NIGHTS = (
     ),
     Mutant.of(
         "metrics go by the name of a server",
-        "deploy/gns3/metrics",
+        "deploy/gns3/alarms/metrics",
         "filestore_gns3_{server.id}.prom",
         "filestore_gns3_{server.name}.prom",
         _NAMESAKE,
     ),
     Mutant.of(
         "server that was never reached has no age",
-        "deploy/gns3/metrics",
+        "deploy/gns3/alarms/metrics",
         "        remembered.looked(at=time.time())\n",
         "",
-        f"{_STATE}run_that_does_not_reach_its_server_is_in_the_metrics_from_the_first_on",
+        f"{_STATE}run_that_does_not_reach_its_server_is_recorded_from_the_first_on",
     ),
     Mutant.of(
         "each silent server is young each night",
         "deploy/gns3/journal",
         "self._content.shown_at = min(self._content.shown_at or at, at)",
         "self._content.shown_at = at",
-        f"{_STATE}run_that_does_not_reach_its_server_is_in_the_metrics_from_the_first_on",
+        f"{_STATE}run_that_does_not_reach_its_server_is_recorded_from_the_first_on",
     ),
     Mutant.of(
         "time of a clock that was ahead hides what fails later",

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _CHAINS = "tests/unit/deploy/gns3/test_chains.py::test_"
 _PRUNE = "tests/unit/deploy/gns3/test_prune.py::test_"
 _FOLDERS = "tests/unit/deploy/gns3/folders/test_"
+_REPORTS = "tests/unit/deploy/gns3/alarms/test_reports.py::test_"
 _STATE = "tests/unit/deploy/gns3/test_state.py::test_"
 
 
@@ -117,6 +118,20 @@ LABS = (
         "os.utime(directory / WORK, ns=(before.st_atime_ns, time.time_ns()), follow_symlinks=False)",
         "pass",
         f"{_FOLDERS}copies.py::test_snapshot_of_another_program_is_new_once",
+    ),
+    _of(
+        "export makes a project good that full backups are expected of",
+        "journal",
+        'return kind in ("", self._content.runs.kind) or not self._content.runs.kind',
+        "return True",
+        f"{_REPORTS}export_by_hand_makes_no_project_good_that_full_backups_are_expected_of",
+    ),
+    _of(
+        "clock that was ahead hides that no run ends",
+        "alarms/rules",
+        "return abs(now_s - ",
+        "return (now_s - ",
+        "tests/unit/deploy/gns3/alarms/test_rules.py",
     ),
     _of(
         "journal forgets which backups were good when it ends",

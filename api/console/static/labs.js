@@ -67,11 +67,13 @@ export function diffCommand(version, other) {
   return `${diff} --now --server ${version.server}${version.archive === "full" ? ` --local ${PROJECTS_FOLDER}` : ""}`;
 }
 
-// Changes tag and message of a version. A tag is of one version: the others of the lab lose it first.
+// Changes tag and message of a version. A tag is of one version: the others of the lab lose it afterwards, so that
+// `prune` keeps the old version and the new one if this is interrupted.
 export async function describe(version, versions, { tag, message }) {
   const at = (each) => path`project-files/${each.file_uuid}`;
+  const changed = await api.patch(at(version), { tag: tag || (version.tag ? NO_TAG : ""), message });
   for (const other of tag ? versions : []) {
     if (other.tag === tag && other.file_uuid !== version.file_uuid) await api.patch(at(other), { tag: NO_TAG });
   }
-  return api.patch(at(version), { tag: tag || (version.tag ? NO_TAG : ""), message });
+  return changed;
 }

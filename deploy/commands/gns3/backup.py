@@ -8,26 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
-from msgspec import to_builtins
 
-from ca.errors import Conflict, NotFound
+from ca.errors import NotFound
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import (
-    FAILURES,
-    NEEDS_ATTENTION,
-    Failure,
-    exit_code_of,
-    line_of,
-    print_failure,
-    reason_of,
-)
+from deploy.base.failures import FAILURES, Failure, line_of, print_failure
 from deploy.base.options import Days, Duration
-from deploy.base.output import json_option, moment, print_json, size
+from deploy.base.output import json_option
 from deploy.base.own_files import UserPath
-from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
 from deploy.commands.gns3.choosing import recipients_of, recipients_option, require_readable, version_options
 from deploy.commands.gns3.connecting import (
@@ -40,35 +30,49 @@ from deploy.commands.gns3.connecting import (
     server_option,
 )
 from deploy.commands.gns3.reset import reset_closed
+from deploy.commands.gns3.results import code_of, gone_of, summary, tell, tell_failure
 from deploy.gns3 import journal
+from deploy.gns3.alarms.metrics import record_unreached, recorded
+from deploy.gns3.alarms.reports import report_at_end, store_run_report, told
+from deploy.gns3.alarms.rules import OVERDUE_S
 from deploy.gns3.backup import BackupResult, BackupRun, BackupWishes
 from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.images import Bar
 from deploy.gns3.local.backup import LocalBackupRun, back_up_server
 from deploy.gns3.local.server_files import identity_apart
 from deploy.gns3.logins import read_logins
-from deploy.gns3.metrics import STATUSES, record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.watch import ABSENT, LASTING, Watch, retry_pauses
 from filestore_client import AsyncClient
-from runtime.timestamps import rfc3339
-from runtime.wording import duration
 
+LATE_S: Final = 2 * 3600  # how much later than at its interval a run of all projects may end
 Choose = Callable[[list[LabProject]], Sequence[LabProject] | None]  # None for all that there are
 Runs = Callable[[Choose], Awaitable[list[BackupResult]]]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of every run. `local`, `snapshot`, `configuration`: see the options with these names."""
+    """The options of every run. `local`, `snapshot`, `configuration`: see the options with these names.
+
+    `overdue_after_s`: how old a good backup may be; None for the default of the command. `is_all`: it is of
+    all projects, so that they are expected to be backed up from then on.
+    """
 
     bucket: str
     metrics: Path | None
     as_json: bool
     local: Path | None
     configuration: Path | None
+    overdue_after_s: float | None
     snapshot: Path | None = None
+    is_all: bool = True
+
+    @property
+    def expected(self) -> tuple[str, float]:
+        """Return the kind of backups that a run of all projects makes, and how old a good one may be."""
+        kind = "export" if self.local is None else "full"
+        return kind, OVERDUE_S if self.overdue_after_s is None else self.overdue_after_s
 
 
 metrics_option = click.option(
@@ -76,6 +80,13 @@ metrics_option = click.option(
     type=UserPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
     help="Write metrics to this directory, for the text file collector of node_exporter.",
+)
+overdue_option = click.option(
+    "--overdue-after",
+    "overdue_after_s",
+    type=Duration(least_s=1),
+    metavar="DURATION",
+    help="How old a good backup may be before it raises an alarm.  [default: 26h; watch: --every and 2h]",
 )
 images_option = click.option(
     "--with-images", is_flag=True, help="Store the images that projects name too, each once by its MD5."
@@ -90,12 +101,13 @@ protect_option = click.option(
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --local, --config, --bucket, --metrics and --json; it receives one `options`."""
+    """Give a command the options that all runs have; it receives one `options`."""
 
     @local_option
     @configuration_option
     @bucket_option
     @metrics_option
+    @overdue_option
     @json_option
     @functools.wraps(command)
     def run_command(
@@ -103,10 +115,12 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         configuration: Path | None,
         bucket: str,
         metrics: Path | None,
+        overdue_after_s: int | None,
         as_json: bool,
         **rest: Any,
     ) -> Any:
-        return command(options=RunOptions(bucket, metrics, as_json, local, configuration), **rest)
+        options = RunOptions(bucket, metrics, as_json, local, configuration, overdue_after_s)
+        return command(options=options, **rest)
 
     return run_command
 
@@ -191,7 +205,7 @@ def backup(
         raise click.UsageError("--on-close, --local and --config are for one server: name it with --server.")
     if snapshot is not None and options.local is None:
         raise click.UsageError("--snapshot needs --local.")
-    options = replace(options, snapshot=snapshot)
+    options = replace(options, snapshot=snapshot, is_all=is_all)
     wishes = replace(given, with_images=with_images, wait_s=float(wait_s), accept_loss=accept_loss)
     wishes = replace(wishes, protect_days=protect_days)
     require_readable(wishes, options.local)
@@ -209,7 +223,7 @@ def backup(
         return results
 
     runs = list(_runs_of(connection, names, work, options))
-    return _exit_code(runs, leave_running=leave_running)
+    return code_of(runs, leave_running=leave_running)
 
 
 def _server_names(named: Sequence[str], *, is_all: bool) -> list[str]:
@@ -227,8 +241,8 @@ def _runs_of(
 ) -> Iterator[list[BackupResult] | Failure]:
     """Yield the results of each server. Of several, one that fails is printed, and its failure yielded."""
 
-    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, options.metrics)
+    async def unreached(error: Failure, identity: ServerIdentity, client: AsyncClient) -> None:
+        await _record_unreached(error, identity, client, options)
         raise error
 
     for name in names:
@@ -286,6 +300,8 @@ def watch(
     keys = recipients_of(recipients)
     wishes = BackupWishes(with_images=with_images, protect_days=protect_days, recipients=keys)
     require_readable(wishes, options.local)
+    if options.overdue_after_s is None:
+        options = replace(options, overdue_after_s=every_s + LATE_S)
     pauses = retry_pauses()
 
     async def work(reached: Gns3Server, client: AsyncClient) -> None:
@@ -297,12 +313,12 @@ def watch(
             then = partial(reset_closed, reached, client, options.local, as_json=options.as_json)
         await _watch(reached, runs, every_s=float(every_s), only=None, then=then)
 
-    async def unreached(error: Failure, identity: ServerIdentity, cluster: str) -> None:
-        record_unreached(identity, cluster, options.metrics)
+    async def unreached(error: Failure, identity: ServerIdentity, client: AsyncClient) -> None:
+        await _record_unreached(error, identity, client, options)
         if not isinstance(error, ABSENT):
             raise error
         pause_s = next(pauses)
-        _tell_failure(error, pause_s)
+        tell_failure(error, pause_s)
         await asyncio.sleep(pause_s)
 
     run_with_server(connection, server, work, unreached=unreached)  # it waits for a server that is stopped
@@ -335,7 +351,20 @@ async def _watch(
             await then(results)
 
     click.echo(f"Watching GNS3 server {reached.name}.", err=True)
-    await Watch(reached, back_up, every_s=every_s, only=only, tell=_tell_failure).run()
+    await Watch(reached, back_up, every_s=every_s, only=only, tell=tell_failure).run()
+
+
+async def _record_unreached(
+    error: Failure, identity: ServerIdentity, client: AsyncClient, options: RunOptions
+) -> None:
+    async def report(remembered: journal.Journal) -> None:
+        with suppress(*FAILURES):
+            bucket_id = await bucket_id_of(client, options.bucket)
+            await store_run_report(remembered, identity, client, bucket_id=bucket_id)
+
+    expected = options.expected if options.is_all else None
+    cluster = client.transport.cluster
+    await record_unreached(identity, cluster, options.metrics, error, expected=expected, report=report)
 
 
 async def _run(
@@ -346,146 +375,94 @@ async def _run(
     wishes: BackupWishes,
     options: RunOptions,
 ) -> list[BackupResult]:
-    """Back up projects, and report each when it is through.
+    """Back up projects, report each when it is through, and store the report of the run.
 
     Only a run of all reports those that are gone: who names a project asks for that one.
     """
-    with (
-        recorded(reached.identity, client.transport.cluster, options.metrics) as (remembered, results),
-        ProgressBars() as bars,
-    ):
+    unreported: list[Failure] = []
+    with recorded(reached.identity, client.transport.cluster, options.metrics) as (remembered, results):
         wishes = replace(wishes, bucket_id=await bucket_id_of(client, options.bucket))
-        present = await reached.projects()
-        chosen = choose(present)
-        remembered.seen(present, at=time.time())
-        tell = partial(_tell, server=reached.identity, as_json=options.as_json)
-        begin: Callable[..., BackupRun] = BackupRun
-        if options.local is not None:
-            begin = partial(LocalBackupRun, options.local, snapshot=options.snapshot)
-        run = begin(reached, client, remembered, wishes, bar=bars.bar, tell=tell)
-        results += await run.run(present if chosen is None else chosen)
-        if options.configuration is not None:
-            results += await _back_up_server(
-                reached, client, options.configuration, wishes, bar=bars.bar, tell=tell
-            )
-        if chosen is None:
-            gone = _gone(remembered)
-            for each in gone:
-                tell(each)
-            results += gone
+        report = partial(store_run_report, remembered, reached.identity, client, bucket_id=wishes.bucket_id)
+        async with report_at_end(report, remembered, notes_failure=options.is_all, failed=unreported):
+            present = await reached.projects()
+            chosen = choose(present)
+            remembered.seen(present, at=time.time())
+            if chosen is None:
+                kind, overdue_after_s = options.expected
+                remembered.expect(kind, overdue_after_s=overdue_after_s)
+            with ProgressBars() as bars:
+                begin = partial(_begin, reached, client, options=options, bar=bars.bar)
+                run = begin(remembered, wishes, directory=options.local)
+                results += await run.run(present if chosen is None else chosen)
+                if options.configuration is not None:
+                    results += await _back_up_server(
+                        remembered, reached.identity, client, options.configuration, wishes, begin
+                    )
+            if chosen is None:
+                gone = gone_of(remembered)
+                for each in gone:
+                    tell(each, server=reached.identity, as_json=options.as_json)
+                results += gone
+                if options.configuration is None:
+                    remembered.note_folders(None)
+                error = "" if present else told([_no_projects(reached)])
+                remembered.note_end(error, at=time.time(), of_all=True)
     if not present:
-        _tell_failure(NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?"))
+        tell_failure(_no_projects(reached))
+    for failure in unreported:
+        click.echo(f"filestore: warning: the report of this run was not stored: {line_of(failure)}", err=True)
     if not options.as_json:
-        click.echo(_summary(results))
+        click.echo(summary(results))
     return results
 
 
-async def _back_up_server(
+def _no_projects(reached: Gns3Server) -> NotFound:
+    return NotFound(f"GNS3 server {reached.name} lists no projects. Has its user lost a role?")
+
+
+def _begin(
     reached: Gns3Server,
+    client: AsyncClient,
+    remembered: journal.Journal,
+    wishes: BackupWishes,
+    *,
+    options: RunOptions,
+    bar: Bar,
+    directory: Path | None,
+) -> BackupRun:
+    """Return the run for projects, of whole folders if they have a directory. Print and note each result."""
+
+    def note(result: BackupResult) -> None:
+        tell(result, server=reached.identity, as_json=options.as_json)
+        kind, _ = options.expected
+        error = told(result.errors) if result.status != "running" else ""
+        remembered.note_result(result.project, kind=kind, status=result.status, error=error, at=time.time())
+
+    if directory is None:
+        return BackupRun(reached, client, remembered, wishes, bar=bar, tell=note)
+    snapshot = options.snapshot if directory == options.local else None
+    return LocalBackupRun(
+        directory, reached, client, remembered, wishes, snapshot=snapshot, bar=bar, tell=note
+    )
+
+
+async def _back_up_server(
+    remembered: journal.Journal,
+    server: ServerIdentity,
     client: AsyncClient,
     configuration: Path,
     wishes: BackupWishes,
-    *,
-    bar: Bar,
-    tell: Callable[[BackupResult], None],
+    begin: Callable[..., Any],
 ) -> list[BackupResult]:
-    """Back up the server itself, with a journal of its own: no run misses it."""
+    """Back up the server itself, with a journal of its own: no run misses it. `begin` makes a run."""
     plain = replace(wishes, with_images=False, message="", tag="")
-    with journal.opened(identity_apart(reached.identity), client.transport.cluster) as apart:
+    with journal.opened(identity_apart(server), client.transport.cluster) as apart:
 
-        def begin(place: Path) -> LocalBackupRun:
-            return LocalBackupRun(place, reached, client, apart, plain, bar=bar, tell=tell)
+        def begin_folder(place: Path) -> LocalBackupRun:
+            run = begin(apart, plain, directory=place)
+            assert isinstance(run, LocalBackupRun)
+            return run
 
-        return await back_up_server(configuration.resolve(), begin)
-
-
-def _gone(remembered: journal.Journal) -> list[BackupResult]:
-    """A result for each project that the server does not show any more."""
-    return [
-        BackupResult(
-            LabProject(project_id=project_id, name=memory.name or project_id),
-            "gone",
-            errors=(
-                NotFound(
-                    "The GNS3 server has not listed it since "
-                    f"{moment(rfc3339(int(memory.gone_at * 1000)))}. If it is gone for good, run "
-                    "`filestore gns3 forget`. Its backups are kept."
-                ),
-            ),
-        )
-        for project_id, memory in remembered.gone.items()
-    ]
-
-
-def _tell(result: BackupResult, *, server: ServerIdentity, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "server": server.name,
-                "server_id": server.id,
-                "project_id": result.project.project_id,
-                "name": result.project.name,
-                "status": result.status,
-                "file_uuid": result.file_uuid,
-                "size_bytes": result.size_bytes,
-                "images": result.images,
-                "consistency": result.consistency,
-                "missing": to_builtins(result.missing),
-                "errors": [line_of(error) for error in result.errors],
-            }
-        )
-        return
-    name = printable_name(result.project.name)
-    if result.status == "stored":
-        read = f"  full, from {result.consistency}" if result.consistency in ("snapshot", "copies") else ""
-        read = "  full" if result.consistency == "stopped" else read
-        click.echo(f"{result.file_uuid}  {name}  {size(result.size_bytes)}{read}")
-    elif result.status == "unchanged":
-        click.echo(f"{result.file_uuid}  {name}  unchanged")
-    if result.images:
-        click.echo(f"{name}: {result.images} images stored")
-    if result.missing.count:
-        click.echo(f"filestore: warning: {name}: the backup lacks {result.missing.told}", err=True)
-    for error in result.errors:
-        said = "is running and was skipped" if result.status == "running" else line_of(error)
-        click.echo(f"filestore: {name}: {said}", err=True)
-
-
-def _tell_failure(error: Failure | OSError, retry_s: float = 0.0) -> None:
-    """Print an error on one line, and after how long what failed is tried again."""
-    if isinstance(error, OSError):
-        told = f"{error.filename or 'system'}: {reason_of(error)}"
-    else:
-        told = line_of(error)
-    if retry_s:
-        told = f"{told.rstrip('.')}. Retrying in {duration(retry_s)}."
-    click.echo(f"filestore: {told}", err=True)
-
-
-def _summary(results: Sequence[BackupResult]) -> str:
-    counts = {status: sum(each.status == status for each in results) for status in STATUSES}
-    stored_bytes = sum(each.size_bytes for each in results)
-    told = [f"{counts['stored']} stored ({size(stored_bytes)})", f"{counts['unchanged']} unchanged"]
-    told += [f"{counts[status]} {status}" for status in STATUSES[2:] if counts[status]]
-    return f"{len(results)} projects: {', '.join(told)}."
-
-
-def _exit_code(runs: Sequence[Sequence[BackupResult] | Failure], *, leave_running: bool) -> int:
-    """The code of the first failure; then that of a project that runs, then that of files left out.
-
-    A project that is gone is a failure, and so is a server that shows none, or has no results.
-    """
-    failed: list[Failure] = []
-    results: list[BackupResult] = []
-    for run in runs:
-        if isinstance(run, FAILURES):
-            failed.append(run)
-            continue
-        failed += [] if run else [NotFound("")]
-        failed += [error for each in run if each.status != "running" for error in each.errors]
-        results += run
-    if failed:
-        return exit_code_of(failed[0])
-    if not leave_running and any(each.status == "running" for each in results):
-        return exit_code_of(Conflict(""))
-    return NEEDS_ATTENTION if any(each.missing.count for each in results) else 0
+        results = await back_up_server(configuration.resolve(), begin_folder)
+        remembered.note_folders(apart)
+    return results

@@ -29,7 +29,7 @@ from filestore_client import AsyncClient
 
 REFUSED_S_MAX: Final = 5.0
 T = TypeVar("T")
-Unreached = Callable[[Failure, ServerIdentity, str], Awaitable[None]]
+Unreached = Callable[[Failure, ServerIdentity, AsyncClient], Awaitable[None]]
 
 server_option = click.option(
     "--server",
@@ -78,9 +78,9 @@ def address_of(name: str) -> ServerAddress:
     )
 
 
-async def _give_up(error: Failure, server: ServerIdentity, cluster: str) -> None:
+async def _give_up(error: Failure, server: ServerIdentity, client: AsyncClient) -> None:
     """Let a command end whose server is not reached."""
-    del server, cluster
+    del server, client
     raise error
 
 
@@ -96,15 +96,14 @@ def run_with_server(
 
     With `local`, the folder of projects on this machine, the server need not run.
 
-    If the server is not reached, `unreached` is awaited with the error, the server and the cluster. It raises
+    If the server is not reached, `unreached` is awaited with the error, the server and the client. It raises
     the error, or returns to try again. SIGTERM ends all this as Ctrl-C does: what is begun is undone.
     """
     address = address_of(server)
 
     async def session(client: AsyncClient) -> T:
         with ended_by_sigterm():
-            cluster = client.transport.cluster
-            async with _reaching(address, connection, cluster, unreached, local) as reached:
+            async with _reaching(address, connection, client, unreached, local) as reached:
                 return await work(reached, client)
 
     return connection.run(session)
@@ -112,7 +111,11 @@ def run_with_server(
 
 @asynccontextmanager
 async def _reaching(
-    address: ServerAddress, connection: Connection, cluster: str, unreached: Unreached, local: Path | None
+    address: ServerAddress,
+    connection: Connection,
+    client: AsyncClient,
+    unreached: Unreached,
+    local: Path | None,
 ) -> AsyncIterator[Gns3Server]:
     async with AsyncExitStack() as stack:
         while True:
@@ -123,7 +126,7 @@ async def _reaching(
             try:
                 await stack.enter_async_context(server)
             except FAILURES as error:
-                await unreached(error, address.identity, cluster)
+                await unreached(error, address.identity, client)
             else:
                 break
         yield server

@@ -24,6 +24,7 @@ from deploy.commands.gns3.listing import ls
 from deploy.commands.gns3.prune import prune
 from deploy.commands.gns3.reset import reset
 from deploy.commands.gns3.restore import restore, verify
+from deploy.commands.gns3.status import status
 from deploy.commands.gns3.versions import note, tag, versions
 from deploy.gns3.identity import SERVER_ID, draw_server_id
 from deploy.gns3.logins import ServerLogin, forget_login, read_logins, save_login
@@ -174,7 +175,9 @@ def servers(as_json: bool) -> None:
     print_records(rows, columns, as_json=as_json, empty="None. `filestore gns3 login URL` adds one.")
 
 
-for _command in (ls, versions, diff, tag, note, backup, images, restore, reset, verify, prune, watch, forget):
+for _command in (ls, status, versions, diff, tag, note, backup, images, restore, reset, verify):
+    gns3.add_command(_command)
+for _command in (prune, watch, forget):
     gns3.add_command(_command)
 
 

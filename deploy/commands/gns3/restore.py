@@ -1,5 +1,7 @@
 """`filestore gns3 restore` and `verify`: backups back on a server, for good or to see that they work."""
 
+import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import click
 from msgspec import to_builtins
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of, worse_of
+from deploy.base.failures import FAILURES, NEEDS_ATTENTION, exit_code_of, line_of, worse_of
 from deploy.base.output import json_option, moment, print_json
 from deploy.base.printed import printable_name
 from deploy.base.terminal import ProgressBars
@@ -20,14 +22,18 @@ from deploy.commands.gns3.choosing import (
 )
 from deploy.commands.gns3.connecting import configuration_option, local_option, run_with_server
 from deploy.commands.gns3.restore_local import LocalRestore
+from deploy.gns3.alarms.reports import note_checks, told
+from deploy.gns3.alarms.rules import CheckVerdict
 from deploy.gns3.chains import BackupChain, chosen_chains, find_backup
 from deploy.gns3.damage import Damages, chain_with
+from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.restore import RestoredProject
 from deploy.gns3.restore import restore as restore_backup
 from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import StoredBackup, is_encrypted, stored_images
 from deploy.gns3.verify import StoredCheck, Verdict, verify_restored, verify_stored
 from filestore_client import AsyncClient
+from runtime.timestamps import rfc3339
 
 
 @click.command()
@@ -204,6 +210,7 @@ def verify(
 
     async def look(client: AsyncClient, reached: Gns3Server | None = None) -> int:
         owner_id, chosen = await chains(client)
+        verdicts: list[Verdict] = []
         in_store, code = (await stored_images(client, owner_id)).visible, 0
         check = StoredCheck(client=client, damages=Damages(client), in_store=in_store, read_data=read_data)
         with ProgressBars() as bars:
@@ -212,12 +219,35 @@ def verify(
                 if verdict.error is None and reached is not None and chain.kind == "export":
                     verdict = await verify_restored(reached, client, chain, bar=bars.bar)
                 code = worse_of(code, _tell(verdict, as_json=as_json))
+                verdicts.append(verdict)
+        if not owner:
+            await _note(client, verdicts)
         return code
 
     async def try_out(reached: Gns3Server, client: AsyncClient) -> int:
         return await look(client, reached)
 
     return run_with_server(connection, server, try_out) if server else connection.run(look)
+
+
+async def _note(client: AsyncClient, verdicts: Sequence[Verdict]) -> None:
+    """Note the results in the store, for `filestore gns3 status` and the console."""
+    checked: dict[ServerIdentity, dict[str, CheckVerdict]] = {}
+    for each in verdicts:
+        backup = each.backup
+        result = CheckVerdict(
+            project_id=backup.file.project_id,
+            name=backup.file.project_name,
+            kind=backup.fingerprint.kind,
+            at=rfc3339(int(time.time() * 1000)),
+            error=told([each.error]) if each.error is not None else "",
+        )
+        if backup.tag.server.id:
+            checked.setdefault(backup.tag.server, {})[backup.file.file_uuid] = result
+    try:
+        await note_checks(client, checked)
+    except FAILURES as error:
+        click.echo(f"filestore: warning: the results were not noted: {line_of(error)}", err=True)
 
 
 def _tell(verdict: Verdict, *, as_json: bool) -> int:

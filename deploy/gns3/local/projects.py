@@ -121,6 +121,7 @@ class StoppedServer(Gns3Server):
 
     def __init__(self, address: ServerAddress, directory: Path) -> None:
         super().__init__(address)
+        self.runs = False
         self._directory = directory
 
     async def projects(self) -> list[LabProject]:

@@ -1,8 +1,10 @@
 // One lab: its versions with tags and messages, and the commands that restore or compare one.
 import { html, useState } from "../html.js";
 import * as api from "../api.js";
+import { now } from "../clock.js";
 import { download, fileAddress } from "../files.js";
 import { moment } from "../format.js";
+import { allAlarms } from "../lab-alarms.js";
 import { describe, diffCommand, labsOf, lookAtVersions, restoreCommands } from "../labs.js";
 import { path } from "../path.js";
 import { useRights } from "../rights.js";
@@ -10,8 +12,8 @@ import { Dialog, FormDialog, show } from "../ui/dialog.js";
 import { Manifest } from "../ui/manifest.js";
 import { Menu } from "../ui/menu.js";
 import { DataTable } from "../ui/table.js";
-import { Badge, Card, Copy, Empty, ErrorBox, Facts, Heading, Loading, Name, Size, When } from "../ui/parts.js";
-import { LabState } from "./labs.js";
+import { Badge, Card, Copy, Empty, ErrorBox, Facts, Heading, Loading, Name, Size, Time, When } from "../ui/parts.js";
+import { AlarmLine, currentAt, LabState, useReports } from "./labs.js";
 
 const NOW = "now";
 const TAG_PATTERN = "[A-Za-z][A-Za-z0-9._\\-]{0,62}";
@@ -62,11 +64,13 @@ export default function Lab({ params, query }) {
   const { data: whole } = api.usePolled((signal) => lookAtVersions(versions, signal), [versions.map((each) => each.file_uuid).join()], { isLive: false });
   const everything = api.useList(path`project-files`, "project_files", { status: "available" });
   const { mayOnFile } = useRights();
+  const known = useReports();
   if (!lab) {
     return html`<${Heading} title="Lab" />${list.error ? html`<${ErrorBox} error=${list.error} retry=${list.refresh} />`
       : list.isLoading ? html`<${Loading} lines=${6} />` : html`<${Empty} title="There is no such lab.">Its versions may have been deleted. <a href="#/labs">All labs</a></${Empty}>`}`;
   }
   const { newest } = lab;
+  const alarms = allAlarms([lab], known.reports, known.said, whole, now()).filter((each) => each.lab);
   const servers = [...new Set([newest.server, ...labsOf(everything.rows).map((each) => each.newest.server)])];
   const menu = (version) => [
     { text: "Restore…", run: () => show((close) => html`<${Restoring} version=${version} servers=${servers} close=${close} />`) },
@@ -86,7 +90,9 @@ export default function Lab({ params, query }) {
   return html`<${Heading} title=${html`<${Name}>${lab.name}</${Name}>`} name=${lab.name} sub="A project of a GNS3 server, and its backups." />
     <${Card} title="Newest version"><${Facts} rows=${[
       ["Made", html`<${When} at=${newest.created_at} />`],
-      ["State", html`<${LabState} lab=${lab} whole=${whole} />`],
+      ["State", html`<${LabState} lab=${lab} whole=${whole} alarms=${alarms} />`],
+      ["Alarms", alarms.length > 0 && html`<ul class="plain-list">${alarms.map((alarm) => html`<li><${AlarmLine} alarm=${alarm} isNamed=${false} /></li>`)}</ul>`],
+      ["Known to be current", known.said && html`<${Time} at=${currentAt(lab, known)} how="moment" none="no run of all projects has reported it" />`],
       ["Kind", newest.archive === "full" ? "full: every file, from the server's disk" : "export of GNS3"],
       ["Server", html`<${Name}>${newest.server}</${Name}> <span class="quiet">${newest.serverId}</span>`],
       ["Project id", html`<${Name}>${newest.project_id}</${Name}>`],

@@ -3,6 +3,7 @@ import { html } from "../html.js";
 import * as api from "../api.js";
 import { fileAddress, KINDS } from "../files.js";
 import { counted, size } from "../format.js";
+import { REPORTS } from "../lab-alarms.js";
 import { address, path } from "../path.js";
 import { useRights } from "../rights.js";
 import { isAdmin, session } from "../session.js";
@@ -27,7 +28,7 @@ async function ownFiles(signal) {
     kinds.push({ title, page, count: rows.length, mine: mine.length, isCut, bytes: mine.reduce((sum, row) => sum + (row.status === "available" ? row.size_bytes : 0), 0) });
     all = all.concat(rows.map((row) => ({ ...row, kind })));
   }
-  const recent = all.filter((row) => !row.filename.startsWith(RESTIC)).sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).slice(0, RECENT);
+  const recent = all.filter((row) => ![RESTIC, REPORTS].some((each) => row.filename.startsWith(each))).sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).slice(0, RECENT);
   return { kinds, recent, bytes: kinds.reduce((sum, each) => sum + each.bytes, 0), mine: kinds.reduce((sum, each) => sum + each.mine, 0) };
 }
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from deploy.gns3 import journal
+from deploy.gns3.alarms.metrics import record_unreached, recorded
 from deploy.gns3.backup import BackupResult
 from deploy.gns3.identity import ServerIdentity
 from deploy.gns3.logins import ServerLogin, forget_login, network_cards, read_logins, save_login
-from deploy.gns3.metrics import record_unreached, recorded
 from deploy.gns3.records import LabProject
 from deploy.gns3.stored import end_of, label_of
 
@@ -230,15 +230,26 @@ def oldest_good_at(directory: Path, server: ServerIdentity) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_run_that_does_not_reach_its_server_is_in_the_metrics_from_the_first_on(tmp_path: Path) -> None:
+async def test_run_that_does_not_reach_its_server_is_recorded_from_the_first_on(tmp_path: Path) -> None:
+    reports: list[tuple[str, str, float]] = []
+
+    async def report(remembered: journal.Journal) -> None:
+        runs = remembered.runs
+        reports.append((runs.kind, runs.error, runs.ended_at))
+
+    async def end() -> None:
+        error, expected = Unavailable("No answer."), ("full", 93600.0)
+        await record_unreached(LAB, CLUSTER, tmp_path, error, expected=expected, report=report)
+
     began_at = time.time()
-    record_unreached(LAB, CLUSTER, tmp_path)
+    await end()
     first = oldest_good_at(tmp_path, LAB)
     assert began_at <= first <= time.time()
-    record_unreached(LAB, CLUSTER, tmp_path)
+    await end()
     with recorded(LAB, CLUSTER, tmp_path):
-        record_unreached(LAB, CLUSTER, tmp_path)  # another run has the journal, and writes the metrics
+        await end()  # another run has the journal, and writes the metrics
     assert oldest_good_at(tmp_path, LAB) == first
+    assert reports == [("full", "unavailable: No answer.", 0.0)] * 2
 
 
 def test_server_that_gets_the_name_of_another_one_misses_none_of_its_projects(tmp_path: Path) -> None:

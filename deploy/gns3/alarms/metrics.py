@@ -3,11 +3,13 @@
 The server's name, which an operator has given it, is the only label that names something: several servers may
 be backed up by one machine. Each server, known by its identity, has a file and series of its own: another
 server that gets its name does not end its alert. Projects have their ids there, and not their names.
+
+Tested by tests/unit/deploy/gns3/test_state.py.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from prometheus_client.exposition import generate_latest
 
 from ca.errors import Conflict
 from ca.secretfiles import write_durable
+from deploy.base.failures import Failure
 from deploy.gns3 import journal
+from deploy.gns3.alarms.reports import told
+from deploy.gns3.alarms.rules import OVERDUE_S
 from deploy.gns3.backup import BackupResult
 from deploy.gns3.identity import ServerIdentity
 
@@ -39,17 +44,36 @@ def recorded(
             yield remembered, results
         finally:
             if directory is not None:
-                good_at, oldest = remembered.good_at(), remembered.oldest_good_at()
                 text = metrics_text(
-                    server, results, ended_at=time.time(), good_at=good_at, oldest_good_at=oldest
+                    server,
+                    results,
+                    ended_at=time.time(),
+                    good_at=remembered.good_at(),
+                    oldest_good_at=remembered.oldest_good_at(),
+                    overdue_after_s=remembered.runs.overdue_after_s or OVERDUE_S,
                 )
                 write_durable(directory / f"filestore_gns3_{server.id}.prom", text)
 
 
-def record_unreached(server: ServerIdentity, cluster: str, directory: Path | None) -> None:
-    """Record a run that ended before it reached the server, unless another run is recorded now."""
-    with suppress(Conflict), recorded(server, cluster, directory):
-        pass
+async def record_unreached(
+    server: ServerIdentity,
+    cluster: str,
+    directory: Path | None,
+    error: Failure,
+    *,
+    expected: tuple[str, float] | None,
+    report: Callable[[journal.Journal], Awaitable[object]],
+) -> None:
+    """Record a run that ended before it reached the server, unless another run is recorded now.
+
+    `expected`: for a run of all projects, the kind of backups and how old a good one may be. `report` is
+    awaited with the journal.
+    """
+    with suppress(Conflict), recorded(server, cluster, directory) as (remembered, _):
+        if expected is not None:
+            remembered.expect(expected[0], overdue_after_s=expected[1])
+            remembered.note_end(told([error]), at=time.time(), of_all=False)
+        await report(remembered)
 
 
 def metrics_text(
@@ -59,6 +83,7 @@ def metrics_text(
     ended_at: float,
     good_at: Mapping[str, float],
     oldest_good_at: float,
+    overdue_after_s: float,
 ) -> bytes:
     """The exposition of one run. Times are seconds since 1970."""
     registry = CollectorRegistry()
@@ -82,6 +107,9 @@ def metrics_text(
             "one was seen."
         ),
     ).labels(*of).set(oldest_good_at)
+    gauge(
+        "overdue_after_seconds", "How old good_backup_timestamp_seconds may be before the alert fires."
+    ).labels(*of).set(overdue_after_s)
     counts: Counter[str] = Counter(result.status for result in results)
     projects = gauge("projects", "Projects of the last run, by result.", "status")
     for status in STATUSES:

@@ -1,0 +1,1 @@
+"""Mirrors deploy/gns3/alarms."""
