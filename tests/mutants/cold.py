@@ -217,4 +217,11 @@ COLD = (
         "            pass\n",
         f"{_PASSES}thaw_makes_all_hot_and_says_that_an_older_release_may_start",
     ),
+    Mutant.of(
+        "an older release may start though a replica stayed cold",
+        _PASS,
+        'if not run.counts["failed"] and not await context.disk.run(self._cold_names):',
+        "if run.counts:",
+        f"{_PASSES}older_release_may_not_start_while_a_replica_stays_cold",
+    ),
 )
