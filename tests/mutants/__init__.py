@@ -17,6 +17,7 @@ from tests.mutants.restores import RESTORES
 from tests.mutants.resuming import RESUMING
 from tests.mutants.rights import RIGHTS
 from tests.mutants.shared_work import SHARED_WORK
+from tests.mutants.sign_in import SIGN_IN
 from tests.mutants.small_files import SMALL_FILES
 from tests.mutants.storage import STORAGE
 from tests.mutants.undo import UNDO
@@ -34,6 +35,7 @@ MUTANTS = (
     *RIGHTS,
     *GRANTS,
     *PEOPLE,
+    *SIGN_IN,
     *RECEIVING,
     *RESTORES,
     *UNDO,

@@ -43,7 +43,7 @@ CLOCKS = (
         "token judged by the leader's own clock",
         "coordinator/service",
         "CallerVerifier(view, clocks.now_ms)",
-        "Callers(view, now_ms)",
+        "CallerVerifier(view, now_ms)",
         f"{_TIME}token_is_good_by_most_clocks_alone",
     ),
     Mutant.of(

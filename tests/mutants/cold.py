@@ -84,13 +84,17 @@ COLD = (
         'asked = "UPDATE blobs SET affirmed_at_ns = affirmed_at_ns + 0 * ?1 WHERE sha256 = ?2"',
         f"{_STORE}chunk_that_was_affirmed_since_it_was_listed_stays",
     ),
-    Mutant.of(
+    Mutant(
         "manifests listed before drafts and chunks",
-        _COLLECTION,
-        "    rows = list(chunks.rows(first, stop))\n    drafted, named = set[bytes](), set[bytes]()\n",
-        "    manifests = list(_manifests(files))\n    rows = list(chunks.rows(first, stop))\n"
-        "    drafted, named = set[bytes](), set[bytes]()\n    _manifests = lambda _files: manifests\n",
-        f"{_STORE}blob_that_is_placed_while_chunks_are_listed_keeps_them",
+        (
+            (
+                f"{_COLLECTION}.py",
+                "    rows = list(chunks.rows(first, stop))\n",
+                "    manifests = list(_manifests(files))\n    rows = list(chunks.rows(first, stop))\n",
+            ),
+            (f"{_COLLECTION}.py", "in _manifests(files):\n", "in manifests:\n"),
+        ),
+        (f"{_STORE}blob_that_is_placed_while_chunks_are_listed_keeps_them",),
     ),
     Mutant.of(
         "chunk not compared with its name",
@@ -212,5 +216,12 @@ COLD = (
         "            await context.disk.run(self._marks, True)\n",
         "            pass\n",
         f"{_PASSES}thaw_makes_all_hot_and_says_that_an_older_release_may_start",
+    ),
+    Mutant.of(
+        "an older release may start though a replica stayed cold",
+        _PASS,
+        'if not run.counts["failed"] and not await context.disk.run(self._cold_names):',
+        "if run.counts:",
+        f"{_PASSES}older_release_may_not_start_while_a_replica_stays_cold",
     ),
 )

@@ -54,8 +54,8 @@ LAB_NIGHTS = (
         (
             (
                 _WATCH_FILE,
-                "            except FilestoreError as error:\n                if not told:\n",
-                "            except FilestoreError:\n                raise\n                if not told:\n",
+                "                if not told:\n                    self._tell(error, RECONNECT_PAUSE_S)\n",
+                "                raise error\n",
             ),
         ),
         (f"{_WATCH}server_that_is_away_is_told_and_waited_for",),

@@ -7,6 +7,8 @@ _PRUNE = "tests/unit/deploy/gns3/test_prune.py::test_"
 _FOLDERS = "tests/unit/deploy/gns3/folders/test_"
 _REPORTS = "tests/unit/deploy/gns3/alarms/test_reports.py::test_"
 _STATE = "tests/unit/deploy/gns3/test_state.py::test_"
+_LOCAL_RESTORE = "tests/cluster/test_command_local_restore.py::test_"
+_LOCAL = "deploy/commands/gns3/restore_local"
 
 
 def _of(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -139,5 +141,40 @@ LABS = (
         "            remembered.close()\n",
         "            pass\n",
         f"{_STATE}projects_without_a_good_backup_since_many_tries_come_last",
+    ),
+    Mutant.of(
+        "root unpacks the backup of another user",
+        _LOCAL,
+        "            if backup.file.owner_id != owner_id:\n",
+        "            if not owner_id:\n",
+        f"{_LOCAL_RESTORE}backup_of_another_user_is_not_unpacked",
+    ),
+    Mutant.of(
+        "projects of two servers restored into one folder",
+        _LOCAL,
+        "for chain in found}) > 1:",
+        "for chain in found}) > 2:",
+        f"{_LOCAL_RESTORE}all_projects_are_those_of_one_server",
+    ),
+    Mutant.of(
+        "configuration of a server restored beside its own",
+        _LOCAL,
+        "                if name and plan.name != name:\n",
+        "                if name and not plan.name:\n",
+        f"{_LOCAL_RESTORE}folder_of_the_server_goes_to_its_own_name_only",
+    ),
+    Mutant.of(
+        "configuration of a server restored as a project",
+        _LOCAL,
+        "            if is_server_folder(backup.file.project_id):\n",
+        "            if not backup.file.project_id:\n",
+        f"{_LOCAL_RESTORE}folder_of_the_server_goes_to_its_own_name_only",
+    ),
+    Mutant.of(
+        "server that runs is replaced",
+        _LOCAL,
+        "        if not isinstance(reached, StoppedServer):\n",
+        "        if not reached:\n",
+        f"{_LOCAL_RESTORE}server_that_runs_is_not_replaced",
     ),
 )

@@ -33,7 +33,14 @@ class Mutant:
 
     def plant(self, root: Path) -> None:
         """Puts the bug into the product under `root`. Raises MutantDoesNotFit."""
+        for name, text in self.changed_files(root).items():
+            (root / name).write_text(text, encoding="utf-8")
+
+    def changed_files(self, root: Path) -> dict[str, str]:
+        """Return the files that it changes, by name, as the bug makes them. Raises MutantDoesNotFit."""
         self.check_fits(root)
+        changed: dict[str, str] = {}
         for name, old, new in self.changes:
-            path = root / name
-            path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+            text = changed.get(name) or (root / name).read_text(encoding="utf-8")
+            changed[name] = text.replace(old, new)
+        return changed

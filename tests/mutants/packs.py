@@ -101,7 +101,7 @@ PACKS = (
         """        with self._appending:
             writer, began, records = self._append([(found.sha256""",
         """        with self._appending:
-            unlink(pack_name(contents[0][0].place.pack), parent=self._directory)
+            unlink(pack_name(payloads[0][0].place.pack), parent=self._directory)
             self._disk.fsync(self._directory)
             writer, began, records = self._append([(found.sha256""",
         CUT_LEFT,

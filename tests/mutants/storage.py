@@ -192,7 +192,7 @@ SNAPSHOTS = (
         write_origin(self._origin_path, self._note.origin)
         self._path.replace(self._verified_path)""",
         """        self._path.replace(self._verified_path)
-        _sync_file(self._verified_path)
+        sync_file(self._verified_path)
         write_origin(self._origin_path, self._note.origin)
 """,
         INSTALLED.replace("[1]", "[4]"),
@@ -386,7 +386,7 @@ MARKS = (
         "start counted in passing",
         "metadata/rpc/instances",
         "            write_durable(each, encode_sealed(instance, of=own_id))\n",
-        "            each.write_bytes(sealed(instance, of=own_id))\n",
+        "            each.write_bytes(encode_sealed(instance, of=own_id))\n",
         COUNTED,
     ),
     Mutant.of(

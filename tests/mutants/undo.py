@@ -91,6 +91,13 @@ FOUND_BY_NAME = (
         "ORDER BY t.sequence DESC LIMIT ?",
         f"{_TRASH}oldest_go_first_when_disks_are_almost_full",
     ),
+    Mutant.of(
+        "parent of another user restored with a backup",
+        "coordinator/machine/trash",
+        "        chain.append(_require(change, user, parent))\n",
+        "        found = _find(change.db, parent)\n        assert found\n        chain.append(found)\n",
+        f"{_TRASH}parent_of_another_user_comes_back_only_for_who_may_restore_it",
+    ),
 )
 
 # What the random search has to find.

@@ -1,5 +1,7 @@
 """A short storm for every run of the tests, all directed scenarios, and that the simulator is any good."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,23 @@ def test_every_mutant_fits_the_product() -> None:
         mutant.check_fits(hunting.ROOT)
 
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+
+
+def test_no_mutant_uses_a_name_that_is_not_there(tmp_path: Path) -> None:
+    """Any test catches a NameError, which proves nothing. It comes of a new name in the product."""
+    for number, mutant in enumerate(MUTANTS):
+        for name, text in mutant.changed_files(hunting.ROOT).items():
+            path = tmp_path / str(number) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--output-format", "concise"]
+    found = subprocess.run(
+        [*ruff, "--select", "F821,F823", tmp_path], capture_output=True, text=True, check=False
+    )
+    faults = [line.removeprefix(f"{tmp_path}/").partition("/") for line in found.stdout.splitlines()]
+
+    assert [(MUTANTS[int(number)].name, fault) for number, _, fault in faults] == []
+    assert found.returncode == 0, found.stderr
 
 
 def test_every_test_that_a_mutant_names_is_there() -> None:

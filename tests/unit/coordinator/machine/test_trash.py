@@ -243,6 +243,20 @@ def test_chain_comes_back_with_its_parents(state: State) -> None:
     assert state.ask(queries.GetBackup(caller=ADMIN, file_uuid="f3"))["parent_backup_uuid"] == "f2"
 
 
+def test_parent_of_another_user_comes_back_only_for_who_may_restore_it(state: State) -> None:
+    alice, bob = state.user("alice"), state.user("bob")
+    state.done(create_bucket(alice, "b1"))
+    state.done(grant(alice, "bucket:b1", "user:bob", "write"))
+    store(state, create_backup(alice, "f0", bucket_id="b1"))
+    parent = {"backup_type": "incremental", "parent_backup_uuid": "f0"}
+    store(state, create_backup(bob, "f1", bucket_id="b1", **parent))
+    delete(state, "f1", bob)
+    delete(state, "f0", alice)
+    assert restore(state, "f1", bob) == "forbidden"
+    assert (trashed(state, alice), trashed(state, bob)) == (["f0"], ["f1"])
+    assert restore(state, "f1", alice)["parents"] == ["f0"]  # an admin of the bucket
+
+
 def test_parent_in_the_trash_goes_after_what_builds_on_it(state: State) -> None:
     chain(state, 2)
     assert delete(state, "f0") == "conflict"

@@ -126,6 +126,25 @@ async def test_thaw_makes_all_hot_and_says_that_an_older_release_may_start(keepe
     assert [read(keeper.blobs, name) for name in names] == [version(number) for number in range(3)]
 
 
+async def test_older_release_may_not_start_while_a_replica_stays_cold(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not see that replica, and report it as lost."""
+    marks: list[bool] = []
+    keeper.custody.cold._marks = marks.append
+    name = store(keeper, 0, create(ADMIN, "project"))
+    await freeze(keeper, 2 * DAY_S)
+    with monkeypatch.context() as full:
+        full.setattr(keeper.blobs, "room_bytes", lambda: 1_000)
+        run = Pass()
+        await keeper.custody.cold.thaw(run)
+    assert (run.counts["done"], run.counts["failed"]) == (0, 1)
+    assert (marks, is_cold(keeper.blobs, name)) == ([True], True)
+    run = Pass()
+    await keeper.custody.cold.thaw(run)
+    assert (run.counts["done"], marks) == (1, [True, False])
+
+
 async def test_custody_counts_a_cold_replica_as_one(keeper: Keeper) -> None:
     name = store(keeper, 0, create(ADMIN, "project"))
     await freeze(keeper, 2 * DAY_S)
