@@ -186,6 +186,15 @@ class Page:
             lambda event: (event["name"], event["loaderId"]) == ("load", loader_id),
         )
 
+    async def reload(self) -> None:
+        """Load the page again, and wait until it is loaded: questions to the old one are lost with it."""
+        known = {event["loaderId"] for event in self.heard("Page.lifecycleEvent")}
+        await self.send("Page.reload")
+        await self.event(
+            "Page.lifecycleEvent",
+            lambda event: event["name"] == "load" and event["loaderId"] not in known,
+        )
+
     async def markup(self) -> str:
         """The document as it stands now; no script of the page has a part in that."""
         document = await self.send("DOM.getDocument")

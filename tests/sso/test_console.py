@@ -75,7 +75,7 @@ async def test_token_is_renewed_while_the_page_is_open(
     before = await page.value("sessionStorage.getItem('filestore.token')")
     provider.know(alice=["netlab", "chess"])
     await page.value(DUE)
-    await page.send("Page.reload")
+    await page.reload()
     await page.until(f"sessionStorage.getItem('filestore.token') !== {json.dumps(before)}")
     await page.until("document.querySelector('header.top .who small')?.textContent.includes('chess')")
     assert await page.value(f"Date.parse({SESSION}.at) > Date.now()")
@@ -89,7 +89,7 @@ async def test_provider_that_is_down_ends_no_session_of_the_console(
     provider.stop()
     try:
         await page.value(DUE)
-        await page.send("Page.reload")
+        await page.reload()
         await page.event(
             "Network.responseReceived", lambda event: event["response"]["url"].endswith("/renewal")
         )

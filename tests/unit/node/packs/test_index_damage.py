@@ -104,7 +104,7 @@ def test_no_wrong_byte_leaves_and_the_index_heals(history: History, tmp_path: Pa
 def spoil_schema(index: Path) -> None:
     """SQLite's message then names a table whose name is no text."""
     sound = index.read_bytes()
-    spoilt = sound.replace(b"CREATE TABLE blobs", b"CREATE TABLX bl\xa0bs")
+    spoilt = sound.replace(b"blobs", b"bl\xa0bs").replace(b"CREATE TABLE bl", b"CREATE TABLX bl")
     assert spoilt != sound
     index.write_bytes(spoilt)
 
