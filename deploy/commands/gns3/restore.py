@@ -1,6 +1,5 @@
 """`filestore gns3 restore` and `verify`: backups back on a server, for good or to see that they work."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from deploy.gns3.server import Gns3Server
 from deploy.gns3.stored import StoredBackup, is_encrypted, stored_images
 from deploy.gns3.verify import StoredCheck, Verdict, verify_restored, verify_stored
 from filestore_client import AsyncClient
+from runtime.clock import now_ms
 from runtime.timestamps import rfc3339
 
 
@@ -239,7 +239,7 @@ async def _note(client: AsyncClient, verdicts: Sequence[Verdict]) -> None:
             project_id=backup.file.project_id,
             name=backup.file.project_name,
             kind=backup.fingerprint.kind,
-            at=rfc3339(int(time.time() * 1000)),
+            at=rfc3339(now_ms()),
             error=told([each.error]) if each.error is not None else "",
         )
         if backup.tag.server.id:

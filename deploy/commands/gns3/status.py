@@ -96,10 +96,11 @@ def _tell(server_id: str, reports: ServerReports, alarms: Sequence[Alarm], *, as
     if run is None:
         click.echo(f"{server_id}: no run of all projects has stored a report.")
     else:
-        ended = moment(run.ended_at) or "never"
+        ended = printable_name(moment(run.ended_at)) or "never"
         kind = "full backups" if run.kind == "full" else "exports"
-        click.echo(f"{run.server} ({server_id}): {len(run.projects)} projects, {kind}, last run {ended}")
+        name = printable_name(run.server)
+        click.echo(f"{name} ({server_id}): {len(run.projects)} projects, {kind}, last run {ended}")
     for each in alarms:
         about = f"{printable_name(each.name or each.project_id)}: " if each.project_id else ""
-        since = f" since {moment(each.since)}" if each.since else ""
-        click.echo(f"  {each.code}: {about}{printable_name(each.text)}{since}")
+        since = f" since {printable_name(moment(each.since))}" if each.since else ""
+        click.echo(f"  {printable_name(each.code)}: {about}{printable_name(each.text)}{since}")

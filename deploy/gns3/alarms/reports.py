@@ -8,6 +8,7 @@ Tested by tests/unit/deploy/gns3/alarms/test_reports.py.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ca.errors import Unavailable
+from ca.errors import NotFound, Unavailable
 from deploy.base.failures import FAILURES, Failure, line_of
 from deploy.gns3.alarms.rules import (
     FAILED,
@@ -29,7 +30,7 @@ from deploy.gns3.alarms.rules import (
     ReportedProject,
     RunReport,
 )
-from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.identity import SERVER_ID, ServerIdentity
 from deploy.gns3.journal import Journal, ProjectMemory
 from filestore_client import AsyncClient
 from filestore_client.base.records import Backup
@@ -40,6 +41,9 @@ RUN_ENDING: Final = ".run.json"
 CHECK_ENDING: Final = ".check.json"
 STORE_S_MAX: Final = 15.0  # a run whose report is not stored by then ends without one
 ERROR_CHARS_MAX: Final = 300
+REPORT_BYTES_MAX: Final = 8_000_000  # some ten thousand projects; the console reads no larger one either
+VERSION: Final = 1
+_NAME: Final = re.compile(rf"{BEGINNING}({SERVER_ID.pattern})\.(run|check)\.json")
 
 R = TypeVar("R", RunReport, CheckReport)
 
@@ -151,13 +155,19 @@ async def note_checks(
 
 
 async def stored_reports(client: AsyncClient, owner_id: str) -> dict[str, ServerReports]:
-    """Return the newest reports of one owner, by the identities of servers. Raises FilestoreError."""
+    """Return the newest reports of one owner, by the identities of servers. Raises FilestoreError.
+
+    Their texts are the owner's, who may not be the caller.
+    """
     newest: dict[str, Backup] = {}
+    server_ids: dict[str, None] = {}  # in order
     for record in await _records(client, BEGINNING):
-        if record.owner_id == owner_id:
+        name = _NAME.fullmatch(record.filename)
+        if name is not None and record.owner_id == owner_id:
             newest[record.filename] = record
+            server_ids[name[1]] = None
     found: dict[str, ServerReports] = {}
-    for server_id in dict.fromkeys(name.removeprefix(BEGINNING).partition(".")[0] for name in newest):
+    for server_id in server_ids:
         run, checks = (newest.get(f"{BEGINNING}{server_id}{ending}") for ending in (RUN_ENDING, CHECK_ENDING))
         found[server_id] = ServerReports(
             await _read(client, run, RunReport) if run else None,
@@ -172,11 +182,15 @@ async def _records(client: AsyncClient, beginning: str) -> list[Backup]:
 
 
 async def _read(client: AsyncClient, record: Backup, report: type[R]) -> R | None:
-    content = b"".join([part async for part in client.files.read(record.file_uuid)])
+    """Return a report; None for one of a later release, one that is none, or one that a run has replaced."""
+    if record.size_bytes > REPORT_BYTES_MAX:
+        return None
     try:
-        return msgspec.json.decode(content, type=report)
-    except msgspec.MsgspecError:
-        return None  # of a later release
+        content = b"".join([part async for part in client.files.read(record.file_uuid)])
+        found = msgspec.json.decode(content, type=report)
+    except (NotFound, msgspec.MsgspecError):
+        return None
+    return found if found.version == VERSION else None
 
 
 async def _store(client: AsyncClient, filename: str, report: Any, *, bucket_id: str) -> None:
