@@ -151,6 +151,7 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
     def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
         super().__init__(inner, loop)
         self._known_error = sys.exception()
+        self._is_given_up = False
 
     @property
     def record(self) -> FileRecord | None:
@@ -169,11 +170,14 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
         """Take all of these bytes. Raises FilestoreError."""
         if self.closed:
             raise ValueError("the file is closed")
+        if self._is_given_up:  # the last bytes of a wrapper that is collected
+            return len(part)
         return self._run(self._inner.write(bytes(part)))
 
     def close(self) -> None:
         """End the upload: the file is available then. Raises FilestoreError."""
-        if self.closed:
+        if self.closed or self._is_given_up:
+            super().close()
             return
         if sys.exception() is not self._known_error and is_with_left_by_exception():
             self.abort()
@@ -200,10 +204,10 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
             self.abort()
 
     def give_up(self) -> None:
-        """Give the upload up without waiting, for finalizers. Again is harmless."""
-        if not self.closed:
+        """Give the upload up without waiting, for finalizers: more bytes are dropped. Again is harmless."""
+        if not self.closed and not self._is_given_up:
+            self._is_given_up = True
             self._abandon(self._inner.abort)
-            super().close()
 
     def _dealloc_warn(self, _wrapper: object) -> None:
         """Called by the wrappers of `io` before they close it because they are collected."""
@@ -211,6 +215,7 @@ class BlockingWriter(_OpenFile[AsyncWriter]):
 
     def __del__(self) -> None:
         self.give_up()
+        self.close()
 
 
 def is_with_left_by_exception() -> bool:

@@ -5,7 +5,6 @@ Tested by tests/cluster/test_client_open_files.py.
 
 import io
 import os
-from contextlib import suppress
 from typing import Any
 
 from fsspec.compression import compr
@@ -104,11 +103,9 @@ class CompressedFile(io.BufferedIOBase):
             super().close()
 
     def _dealloc_warn(self, _wrapper: object) -> None:
-        self.__del__()
+        self._file.give_up()
 
     def __del__(self) -> None:
         if not self.closed:
             self._file.give_up()
-            with suppress(Exception):  # it has an end to write
-                self._compressor.close()
-            super().close()
+            self.close()

@@ -185,6 +185,9 @@ class _Appended(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def seek(self, _offset: int, _whence: int = io.SEEK_SET) -> int:
+        raise io.UnsupportedOperation  # of Python 3.13, that of RawIOBase does not know large offsets
+
     def tell(self) -> int:
         return self._start + len(self.written)
 

@@ -33,6 +33,7 @@ async def test_copies_that_hang_are_given_up_once_enough_were_taken(
 ) -> None:
     monkeypatch.setattr(replicate, "GRACE_S", 0.2)
     monkeypatch.setattr(replicate, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(replicate, "SYNC_S", 0.2)  # the kernel may have room for all that is sent
     nodes[0].store()
     async with impostor(nodes[2], answering(b"")) as port:
         introduce(nodes, ports={"n3": port})

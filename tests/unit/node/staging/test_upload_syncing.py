@@ -201,7 +201,7 @@ def test_store_waits_for_syncs_before_it_closes_their_files(machine: Machine) ->
     assert closing.is_alive()
     machine.faults.sync_may_end.set()
     closing.join(30)
-    machine.start()
+    machine.restart()
     with machine.uploads.open(UUID, None) as upload:
         assert upload.offset == 100_000
 
