@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ca.errors import Internal
 from coordinator.admin.doctor import examine
+from coordinator.admin.kept_snapshots import open_snapshot
 from coordinator.admin.restore import _check_new_id, _newest_intermediate
 from coordinator.admin.setup import init_cluster
 from coordinator.member.open_storage import open_ledger
@@ -20,6 +22,7 @@ from coordinator.storage.database import read_at_rest
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged, flaw_in
 from metadata.model.records import CoordinatorRecord
+from runtime.stopping import Stop
 
 
 @pytest.fixture
@@ -52,3 +55,8 @@ def test_snapshot_with_a_damaged_schema_is_moved_aside(damaged: CoordinatorFiles
     shutil.copyfile(damaged.state, snapshots._intent_path)
     assert snapshots.find_unfinished() is None
     assert not snapshots._intent_path.exists()
+
+
+def test_kept_snapshot_with_a_damaged_schema_is_said_to_be_damaged(damaged: CoordinatorFiles) -> None:
+    with pytest.raises(Internal, match="is damaged"), open_snapshot(damaged.state, Stop()) as db:
+        db.execute("SELECT * FROM files")
