@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.sources import tree_of
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = (
     "ca",
@@ -44,7 +46,7 @@ def modules() -> dict[str, Path]:
 
 def imports_of(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """The modules of the product that a source imports."""
-    for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for found in ast.walk(tree_of(path)):
         if isinstance(found, ast.Import):
             yield from (alias.name for alias in found.names if alias.name in known)
         elif isinstance(found, ast.ImportFrom) and found.module is not None:

@@ -4,6 +4,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.sources import parse, tree_of
+
 TESTS = Path(__file__).parent
 RAISING = {"raises", "fail", "wait_until", "timeout", "wait_for", "check_call", "run_state_machine_as_test"}
 # What they call refuses, or fails a check of its own, where it is wrong: they ask that nothing is raised.
@@ -40,11 +42,11 @@ class Function(NamedTuple):
     uses: frozenset[str]
 
 
-def functions_in(source: str) -> list[Function]:
+def functions_in(tree: ast.Module) -> list[Function]:
     """All that it defines, those inside of others too."""
     return [
         described(found)
-        for found in ast.walk(ast.parse(source))
+        for found in ast.walk(tree)
         if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -85,7 +87,7 @@ def without_assertion(files: dict[Path, list[Function]]) -> dict[str, str]:
 
 
 def test_every_test_asserts() -> None:
-    files = {path: functions_in(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py")}
+    files = {path: functions_in(tree_of(path)) for path in TESTS.rglob("*.py")}
     without = without_assertion(files)
     more = [f"{where} {name}" for name, where in without.items() if name not in RAISES_NOTHING]
     assert not more, f"assert something: {', '.join(more)}"
@@ -95,7 +97,7 @@ def test_every_test_asserts() -> None:
 def test_what_asserts_nothing_is_told() -> None:
     helper = "def is_so():\n    assert x\n"
     tests = "def test_a():\n    is_so()\ndef test_b():\n    f()\ndef test_c():\n    assert y\n"
-    files = {Path("helper.py"): functions_in(helper), Path("test_x.py"): functions_in(tests)}
+    files = {Path("helper.py"): functions_in(parse(helper)), Path("test_x.py"): functions_in(parse(tests))}
     assert without_assertion(files) == {"test_b": "test_x.py:3"}
-    files[Path("other.py")] = functions_in("def is_so():\n    pass\n")
+    files[Path("other.py")] = functions_in(parse("def is_so():\n    pass\n"))
     assert set(without_assertion(files)) == {"test_a", "test_b"}

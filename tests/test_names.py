@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.rooms import ROOT
+from tests.sources import tree_of
 from tests.wording import BOUNDS
 
 VOCABULARY: Final = Path(__file__).parent / "vocabulary.txt"
@@ -34,7 +35,7 @@ def public_names() -> Iterator[str]:
     for package in BOUNDS:
         for path in sorted((ROOT / package).rglob("*.py")):
             yield path.parent.name if path.name == "__init__.py" else path.stem
-            tree = ast.parse(path.read_text("utf-8"))
+            tree = tree_of(path)
             classes = (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
             yield from (name for name in classes if not name.startswith("_"))
 
@@ -43,7 +44,7 @@ def public_functions() -> Iterator[tuple[Path, str]]:
     """Yield the public functions and methods of the product, without properties."""
     for package in BOUNDS:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(tree_of(path)):
                 if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
                     continue
                 if not any("property" in ast.unparse(each) for each in node.decorator_list):

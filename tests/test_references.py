@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.documents import CODE, anchors
-from tests.sources import ROOT, committed_files
+from tests.sources import ROOT, committed_files, tree_of
 
 TEXTS: Final = {".md", ".yml", ".yaml", ".toml", ".ini", ".service", ".timer", ".conf", ".js"}
 NAMED: Final = re.compile(
@@ -37,7 +37,7 @@ def texts_of(path: Path) -> Iterator[str]:
     if path.suffix != ".py":
         yield source
         return
-    for found in ast.walk(ast.parse(source)):
+    for found in ast.walk(tree_of(path)):
         if isinstance(found, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(found) or ""
     yield "\n".join(COMMENT.findall(source))

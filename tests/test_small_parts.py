@@ -8,7 +8,7 @@ from collections import Counter
 
 from release.client import COPIED, PACKAGE
 from tests import rooms
-from tests.sources import tree_of
+from tests.sources import parse, tree_of
 
 LINES_MIN = 60  # of code; a module below has a reason
 SHARED_BY_MIN = 2
@@ -28,7 +28,7 @@ def code_lines(source: str) -> int:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING):
             lines.update(range(token.start[0], token.end[0] + 1))
-    for found in ast.walk(ast.parse(source)):
+    for found in ast.walk(parse(source)):
         if isinstance(found, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = found.body[0] if found.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.rooms import ROOT
+from tests.sources import parse
 
 # Hits in each package, as measured. Lower a bound when you have reworded something.
 BOUNDS: Final = {
@@ -65,7 +66,7 @@ class Text(NamedTuple):
 
 def texts_of(source: str) -> Iterator[Text]:
     """Yield the docstrings, comments and longer strings of a Python source."""
-    tree, docstrings = ast.parse(source), set[int]()
+    tree, docstrings = parse(source), set[int]()
     for found in ast.walk(tree):
         kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         if isinstance(found, kinds) and (text := ast.get_docstring(found)) is not None:

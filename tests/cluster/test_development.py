@@ -86,6 +86,7 @@ def test_development_cluster_starts_stops_and_starts_again_on_its_data(tmp_path:
         assert got.stdout == Path(first["ca"]).read_bytes()
 
 
+@pytest.mark.long
 def test_dead_child_is_reported_and_children_end_with_their_parent(tmp_path: Path) -> None:
     data = tmp_path / "dev"
     with development(data) as process:

@@ -54,6 +54,7 @@ def test_coordinator_uses_its_certificate_anew_when_it_reloads(coordinator: Serv
 
 
 @pytest.mark.usefixtures("coordinator")
+@pytest.mark.long
 def test_node_and_its_workers_tell_the_same_and_log_by_the_level_of_the_file(
     place: Place, tmp_path: Path
 ) -> None:

@@ -384,6 +384,7 @@ def test_worker_that_hangs_is_replaced(crowd: Cluster) -> None:
     until_all_serve(crowd, node)
 
 
+@pytest.mark.long
 def test_workers_end_with_the_first_and_the_node_starts_again(crowd: Cluster) -> None:
     node = crowd.nodes[0]
     file_uuid = created_for(crowd, node, 2, WORKERS, 10)

@@ -9,7 +9,7 @@ from tests.cluster.harness import STRANGERS, Cluster
 from tests.contract.fuzzing import EXCLUDED, OFFSET_TYPE, Report, operations_of, session_of, try_operation
 from tests.contract.targets import Targets
 
-EXAMPLES = 4
+EXAMPLES = 2
 AIMED = 30
 
 

@@ -11,7 +11,7 @@ from tests.mutants.mutant import Mutant, MutantDoesNotFit
 from tests.sim import run, scenario
 from tests.sim.world import World
 
-SEEDS = 12
+SEEDS = 6
 STEPS = 5000
 
 

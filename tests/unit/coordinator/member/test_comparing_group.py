@@ -209,6 +209,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_digests, "WHOLE_AGAIN_S", 0.5)
 
 
+@pytest.mark.long
 async def test_byte_of_a_row_that_flips_in_the_leader_does_not_spread(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), two_of_three(tmp_path) as seats:
         seats[0].overwrite(b"N")

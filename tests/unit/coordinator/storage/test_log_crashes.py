@@ -11,6 +11,7 @@ from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.storage import promises, segment
 from coordinator.storage.raft_log import ForgottenSegments, LogDamaged, LogFailed, SegmentLog
 from tests.sim.disk import Crashed, SimulatedDirectory
+from tests.unit.seeds import seeds
 
 SEGMENT_BYTES = 700  # a few batches
 STEPS = 40
@@ -191,7 +192,7 @@ class Run:
         self.open()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(range(2), range(2, 8)))
 def test_log_survives_a_crash_at_every_operation(seed: int) -> None:
     crash_at = 0
     is_over = False
@@ -210,7 +211,7 @@ def test_log_survives_a_crash_at_every_operation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("sync_fails_share", [0, 0.1])
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", seeds(range(100, 110), range(110, 160)))
 def test_log_survives_a_life_of_crashes(seed: int, sync_fails_share: float) -> None:
     run = Run(seed, cache_bytes_max=run_cache(seed))
     crashes = 0
@@ -435,7 +436,7 @@ def test_failed_sync_is_final_and_its_batch_may_be_lost(disk: SimulatedDirectory
     assert make_log(disk).last_index() in (3, 4)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(range(8), range(8, 40)))
 def test_what_a_failed_sync_left_is_written_anew_before_a_start_counts_on_it(seed: int) -> None:
     """The kernel takes it for written, so that no later sync would save it."""
     disk = SimulatedDirectory(random.Random(seed))

@@ -29,10 +29,11 @@ from tests.unit import power_acts
 from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, cuts
 from tests.unit.power_worlds import COMMITTED, LAST, VOTED, Kit, forgetful, lagging, made_kit, mistaken
+from tests.unit.seeds import seeds
 from tests.unit.snapshot_files import fetch, meta_of
 from tests.unit.state import dump
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
+SEEDS = seeds(range(1, 2), range(2, 40))
 Build = Callable[[CoordinatorFiles], None]
 Made = Callable[..., Iterator[tuple[Cut, Path]]]
 
@@ -98,7 +99,7 @@ def test_state_is_that_of_the_last_checkpoint_or_a_later_one(
 ) -> None:
     """Also where the syncs that SQLite makes of a directory fail, which it tells nobody."""
     ends = {0, *(batch[-1].index for batch in power_acts.batches_of(kit.entries))}
-    for cut, path in itertools.chain(made(applied, seed, 60), made(applied, seed, 40, behind="W")):
+    for cut, path in itertools.chain(made(applied, seed, 30), made(applied, seed, 20, behind="W")):
         durable = int(*told(cut, "durable") or "0")
         with closing(Store(path / "state.sqlite")) as store:
             index = store.applied_index()
@@ -131,7 +132,7 @@ def test_snapshot_that_is_handed_out_is_whole_and_none_goes_before_the_next_is_t
     recorder: Recorder, kit: Kit, made: Made, tmp_path: Path, seed: int
 ) -> None:
     record = recorder.record("make", lagging(tmp_path / "root", kit), kit.entries_path)
-    for cut, path in made(record, seed, 75):
+    for cut, path in made(record, seed, 40):
         newest = SnapshotStore(path / "snapshots", path / "state.sqlite").newest()
         assert (newest.index if newest else 0) >= int(*told(cut, "published") or "0"), cut
         for file in path.glob("snapshots/*.snapshot"):

@@ -12,8 +12,9 @@ from tests.unit.cold_store import is_cold, read, thaw
 from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, cuts
 from tests.unit.node.cold.cold_acts import CONTENTS, content, freeze_what_is_here, name, tidy
+from tests.unit.seeds import seeds
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30))]
+SEEDS = seeds(range(1, 2), range(2, 30))
 CUTS = 16
 
 

@@ -15,12 +15,13 @@ from tests.unit.disk_record import Record, Recorder
 from tests.unit.disk_replay import Cut, Luck, cuts, cuts_at
 from tests.unit.node.packs.pack_acts import BLOBS_MAX, PACK_BYTES, blob
 from tests.unit.packed_store import compare, rewrite
+from tests.unit.seeds import seeds
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
+SEEDS = seeds(range(1, 2), range(2, 40))
 
 CUTS_EACH = 8  # at one place, with the contents of the index as they may be
 
-SEEDS_OF_KILLS = [4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))]
+SEEDS_OF_KILLS = seeds(range(4, 5), range(5, 40))
 
 
 @pytest.fixture(scope="module")

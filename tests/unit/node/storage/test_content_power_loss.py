@@ -21,8 +21,9 @@ from tests.unit.node.storage.content_acts import (
     opened,
     uuid_of,
 )
+from tests.unit.seeds import seeds
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))]
+SEEDS = seeds(range(1, 2), range(2, 20))
 SEEDS_OF_KILLS = range(4, 20)
 CUTS, CUTS_LONG = 6, 24
 
