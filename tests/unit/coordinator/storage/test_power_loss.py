@@ -99,7 +99,7 @@ def test_state_is_that_of_the_last_checkpoint_or_a_later_one(
 ) -> None:
     """Also where the syncs that SQLite makes of a directory fail, which it tells nobody."""
     ends = {0, *(batch[-1].index for batch in power_acts.batches_of(kit.entries))}
-    for cut, path in itertools.chain(made(applied, seed, 30), made(applied, seed, 20, behind="W")):
+    for cut, path in itertools.chain(made(applied, seed, 60), made(applied, seed, 40, behind="W")):
         durable = int(*told(cut, "durable") or "0")
         with closing(Store(path / "state.sqlite")) as store:
             index = store.applied_index()
