@@ -39,7 +39,7 @@ from tests.unit.coordinator.machine.test_trash_model import File, Search
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State
 from tests.unit.trash_acts import DAY_MS, delete, rows
 
-QUICK_SEEDS = 6
+QUICK_SEEDS = 12
 SEARCH_S = float(os.environ.get("FILESTORE_UNDO_S", "60"))
 FORESEEN_OF_OTHERS = 0.1  # of the acts that should not change what snapshots hold
 BORROWED_SHARE = 0.5  # of new files: content of the trash
