@@ -150,7 +150,7 @@ async def test_dialog_of_who_was_signed_in_is_not_shown_to_the_next(page: Page, 
     await press_button(page, "Add a user…")
     await page.until("document.querySelector('dialog [name=user_id]')")
     await page.click("dialog [name=user_id]")
-    await page.type("newcomer")
+    await page.type("colleague")
     await press_button(page, "Add the user", within="dialog footer")
     await page.until("document.querySelector('dialog pre.command')")
     cluster.remember(await page.value("document.querySelector('dialog pre.command').textContent"))
