@@ -133,8 +133,9 @@ async def test_problem_leads_to_its_section_of_the_runbook(
             await open_console(page, own_cluster.nodes[0])
             await sign_in(page, own_cluster.admin_token)
             own_cluster.kill(own_cluster.nodes[2])
-            await page.until("document.querySelector('main .findings a')")
-            await page.click("main .findings a")
+            told = "main .findings a[href$='at=filestorenodedown']"
+            await page.until(f'document.querySelector("{told}")')
+            await page.click(told)
             await page.until("location.hash.startsWith('#/help/runbook-nodes?at=filestorenodedown')")
             await page.until("document.activeElement.textContent === 'FilestoreNodeDown'")
 
