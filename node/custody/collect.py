@@ -11,10 +11,11 @@ Tested by tests/unit/node/custody/test_custody.py.
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Literal
 
-from ca.errors import Conflict, FilestoreError
+from ca.errors import Conflict, FilestoreError, Unavailable
 from metadata.model.replica_records import Dropped, ReplicaToDelete
 from node.base.shared_work import SharedWork
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
@@ -23,7 +24,7 @@ from node.storage.blob_files import DROPS
 from node.storage.loss_notes import forget_lost
 from node.storage.pins import PIN_S, finished_blobs
 
-CONFLICTS_MAX: Final = 10  # of one pass: reports that come between are those of an earlier process
+CONFLICTS_MAX: Final = 10  # of one pass or replica: with reports that came late, or whose answer was lost
 
 RETAIN_S: Final = 4.0  # a page of deletions, and its report; shorter than who asks waits
 RETAINED_MAX: Final = 64  # at once
@@ -81,13 +82,16 @@ class Dropping:
 
     async def _retain(self, sha256: str) -> bool:
         context = self._context
-        is_here = await context.disk.run(context.blobs.affirm, sha256)  # pins it: then it is spared
-        async with self._turn:
-            page = await self._reporter.to_delete(after=sha256[:-1], limit=_SIBLINGS)
-            marked = [replica for replica in page.replicas if replica.sha256 == sha256]
-            if not marked:
-                return is_here
-            return (await self._work_off(page.log_index, marked, Pass())).spared > 0
+        for _ in range(CONFLICTS_MAX):
+            is_here = await context.disk.run(context.blobs.affirm, sha256)  # pins it: then it is spared
+            async with self._turn:
+                page = await self._reporter.to_delete(after=sha256[:-1], limit=_SIBLINGS)
+                marked = [replica for replica in page.replicas if replica.sha256 == sha256]
+                if not marked:
+                    return is_here
+                with suppress(Conflict):  # also of our own report, if its answer was lost
+                    return (await self._work_off(page.log_index, marked, Pass())).spared > 0
+        raise Unavailable("Other reports of this node interfere.")
 
     async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
         """Process the next page after `after`; return its last blob, and whether there may be more.

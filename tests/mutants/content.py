@@ -119,6 +119,14 @@ CUSTODY = (
         f"{_CUSTODY}/test_custody.py::test_replica_that_is_wanted_again_is_spared",
     ),
     _of(
+        "replica not retained after an answer was lost",
+        "node/custody/collect.py",
+        "with suppress(Conflict):",
+        "with suppress(ZeroDivisionError):",
+        "tests/unit/node/uploads/test_completion.py::"
+        "test_replica_is_retained_although_the_answer_to_its_report_was_lost",
+    ),
+    _of(
         "quarantine emptied at once",
         "node/custody/compare.py",
         ">= QUARANTINE_MS",

@@ -144,6 +144,15 @@ async def test_content_that_comes_again_is_taken_before_its_node_has_dropped_it(
     assert keeper.held() == keeper.on_disk() == [name]
 
 
+async def test_replica_is_retained_although_the_answer_to_its_report_was_lost(keeper: Keeper) -> None:
+    name = keeper.store()
+    await keeper.collect()  # fences it
+    keeper.doom(name)
+    keeper.log.lost_answers = 1
+    assert await keeper.custody.retain(name)
+    assert keeper.held() == keeper.on_disk() == [name]
+
+
 async def test_doomed_replica_that_is_not_there_any_more_may_come_anew_at_once(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content, nodes=("n1", "n2"))
