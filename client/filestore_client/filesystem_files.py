@@ -106,6 +106,5 @@ class CompressedFile(io.BufferedIOBase):
         self._file.give_up()
 
     def __del__(self) -> None:
-        if not self.closed:
-            self._file.give_up()
-            self.close()
+        self._file.give_up()
+        self.close()

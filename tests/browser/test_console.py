@@ -21,7 +21,7 @@ from tests.browser.console_world import HOSTILE_NAMES, World, new_world
 from tests.cluster.harness import Cluster
 
 WIDTHS = (1440, 768, 320)
-USABLE_MS_MAX = 2000  # a standstill; a machine that did nothing else had 280 to 570
+USABLE_MS_MAX = 300
 LOADED_BYTES_MAX = 200_000
 # Whether something juts out of the window, or has to be scrolled to sideways in a dialog or a table.
 TOO_WIDE = """[document.documentElement, ...document.querySelectorAll("dialog article, .rows")]

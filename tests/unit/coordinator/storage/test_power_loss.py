@@ -132,7 +132,7 @@ def test_snapshot_that_is_handed_out_is_whole_and_none_goes_before_the_next_is_t
     recorder: Recorder, kit: Kit, made: Made, tmp_path: Path, seed: int
 ) -> None:
     record = recorder.record("make", lagging(tmp_path / "root", kit), kit.entries_path)
-    for cut, path in made(record, seed, 40):
+    for cut, path in made(record, seed, 75):
         newest = SnapshotStore(path / "snapshots", path / "state.sqlite").newest()
         assert (newest.index if newest else 0) >= int(*told(cut, "published") or "0"), cut
         for file in path.glob("snapshots/*.snapshot"):

@@ -12,7 +12,7 @@ from tests.unit.peer_nodes import Node
 from web.rate_limits import TokenBuckets
 
 SEED = int(os.environ.get("HEADS_SEED", "1"))
-HEADS = int(os.environ.get("HEADS", "250"))
+HEADS = int(os.environ.get("HEADS", "500"))
 SIZE_BYTES = 300_000
 ODD_SHARE = 0.08
 TAKEN_SHARE_MIN = 0.2  # else little was compared
