@@ -26,7 +26,7 @@ from api.pages import NEXT_PAGE, PAGE_PARAMETERS, page_response, page_wanted
 from api.spec.operation import Answer, OperationTable
 from api.users import path_user
 from ca.errors import Conflict, InvalidRequest, NotFound
-from ca.usertoken import check_names, check_user_id
+from ca.names import check_names, check_user_id
 from metadata.model.listed_records import GrantPage, GroupPage, GroupRecord, MemberPage
 from metadata.protocol.commands import AddMembers, DeleteGroup, PutGroup, RemoveMember
 from metadata.protocol.people_queries import FindGroup, ListGroupPermissions, ListGroups, ListMembers

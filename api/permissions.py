@@ -31,7 +31,7 @@ from api.pages import (
 )
 from api.spec.operation import Answer, OperationTable, Parameter
 from ca.errors import Conflict
-from ca.usertoken import check_names, check_user_id
+from ca.names import check_names, check_user_id
 from metadata.model.listed_records import GrantPage
 from metadata.model.records import PermissionPage, PermissionRecord
 from metadata.protocol.commands import GrantPermission, WithdrawPermission

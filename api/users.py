@@ -33,7 +33,8 @@ from api.pages import (
 )
 from api.spec.operation import NOT_STORED, Answer, OperationTable, Parameter
 from ca.errors import Conflict, InvalidRequest, NotFound
-from ca.usertoken import SERVICE_TTL_SECONDS_MAX, check_names, check_user_id
+from ca.names import check_names, check_user_id
+from ca.usertoken import SERVICE_TTL_SECONDS_MAX
 from metadata.model.records import Caller, UserPage, UserRecord
 from metadata.protocol.commands import DeleteUser, PutUser, RevokeUser
 from metadata.protocol.queries import FindUser, GetUser, ListUsers

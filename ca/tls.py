@@ -40,7 +40,6 @@ _ALPN: Final = ["http/1.1"]
 _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _PEERS_REMEMBERED_MAX: Final = 1024
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
-_NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # of X509_STORE_CTX_get_error(3), which Python has no names for
 
 _ADVICE: Final = (
     "Restore it from a backup, or compare ca.pem in the same directory with that of another member. If "
@@ -219,19 +218,6 @@ def first_contact_context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def distrust(error: Exception) -> str:
-    """Explain what is wrong with a server's certificate: text that follows "the certificate".
-
-    `error` is the error of its handshake.
-    """
-    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
-    if code == _NOT_YET_VALID:
-        return "is not valid yet (is the clock here behind, or the cluster's clock ahead?)"
-    if code == _HAS_EXPIRED:
-        return "has expired (is the clock here ahead?)"
-    return "was not issued by this cluster, or not for this address"
 
 
 class ReloadingContext:

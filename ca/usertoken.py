@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ca.errors import Gone, Internal, InvalidRequest, Unauthorized
 from ca.keys import key_from_pem, key_to_pem, new_key
+from ca.names import check_names, check_user_id
 
 TTL_SECONDS_DEFAULT: Final = 12 * 3600
 TTL_SECONDS_MAX: Final = 30 * 24 * 3600
@@ -33,9 +34,6 @@ TICKET_TTL_SECONDS_MIN: Final = 60
 TICKET_TTL_SECONDS_MAX: Final = 3600
 TOKEN_BYTES_MAX: Final = 4096
 LEEWAY_S: Final = 30
-NAMES_MAX: Final = 64
-USER_ID_CHARS_MAX: Final = 128
-NAME_CHARS_MAX: Final = 64
 
 _ALGORITHM: Final = "ES256"
 _TYPE: Final = "at+jwt"  # RFC 9068, 2.1
@@ -47,7 +45,6 @@ _COORDINATE_BYTES: Final = 32
 _VERIFIED_MAX: Final = 4096  # remembered tokens: a few MB, more callers than a lab has
 _LATELY_MAX: Final = 512  # of those, by text: 2 MiB at most
 _INTEGER_MAX: Final = 2**53 - 1
-_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]+")
 _BASE64URL: Final = r"[A-Za-z0-9_-]+"
 # The last of the 86 characters that 64 bytes take has four unused bits; only zeros there are the canonical
 # form, else one signature could be written in sixteen ways.
@@ -330,26 +327,6 @@ class Verifier:
         if key is None:
             raise Unauthorized("signed with a key that this cluster does not know")
         return key
-
-
-def check_user_id(value: object, field: str = "user_id") -> str:
-    """A user's id, 1..128 characters of `A-Z a-z 0-9 . _ @ : -`. Raises InvalidRequest naming `field`."""
-    if not isinstance(value, str) or len(value) > USER_ID_CHARS_MAX or not _NAME.fullmatch(value):
-        raise InvalidRequest(f"{field}: 1 to {USER_ID_CHARS_MAX} of A-Z a-z 0-9 . _ @ : - are required")
-    return value
-
-
-def check_names(value: object, field: str) -> tuple[str, ...]:
-    """Roles or groups: a list of at most 64 names of 1..64 characters, repeats dropped.
-
-    Raises InvalidRequest.
-    """
-    if not isinstance(value, list | tuple) or len(value) > NAMES_MAX:
-        raise InvalidRequest(f"{field}: a list of at most {NAMES_MAX} names is required")
-    for name in value:
-        if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
-            raise InvalidRequest(f"{field}: each name must be 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ @ : -")
-    return tuple(dict.fromkeys(value))
 
 
 def _encode(signing_key: SigningKey, kind: str, claims: Mapping[str, object]) -> str:

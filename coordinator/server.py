@@ -67,7 +67,6 @@ from runtime.background import Work, Works, WorkState
 from runtime.kept_time import read_saved
 from runtime.lifetime import (
     KNOWN_S,
-    on_hangup,
     quieten_collector,
     raise_descriptor_limit,
     stop_signal,
@@ -75,7 +74,7 @@ from runtime.lifetime import (
 )
 from runtime.logs import ReadLevel
 from runtime.metrics import Metrics
-from runtime.service_manager import ServiceManager, keep_informed
+from runtime.service_manager import ServiceManager, keep_informed, on_hangup
 from web.app import new_application, serve, serve_on
 from web.listener import Places, bound_socket, start_listening
 from web.web_access import WebAccess, parse_web_access

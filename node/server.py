@@ -62,14 +62,13 @@ from runtime.background import Works, WorkState
 from runtime.lifetime import (
     KNOWN_S,
     first_in,
-    on_hangup,
     raise_descriptor_limit,
     stop_signal,
     wait_for_first,
 )
 from runtime.logs import ReadLevel
 from runtime.metrics import Metrics
-from runtime.service_manager import ServiceManager, keep_informed
+from runtime.service_manager import ServiceManager, keep_informed, on_hangup
 from web.listener import CannotListen, loopback_listener
 from web.web_access import WebAccess, parse_web_access
 from web.web_options import NO_WEB_OPTIONS, WebOptions

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ca.names import NAMES_MAX
+
 COUNT_MAX = 2**53 - 1  # what JSON carries exactly, and far below SQLite's 2^63 even after a sum
 TOTAL_BYTES_MAX = 2**62  # of all blobs together: a sum, so no field's bound keeps it below SQLite's 2^63
 TEXT_CHARS_MAX = 1024
@@ -18,7 +20,6 @@ TOKEN_CHARS_MAX = 4096
 PEM_CHARS_MAX = 32_768
 WRAPPED_BYTES_MAX = 4096  # a P-256 key in PEM is 241 bytes, 270 wrapped
 DOCUMENT_CHARS_MAX = 65_536  # JSON that is kept as text
-NAMES_MAX = 64
 NODES_MAX = 64  # holders of one blob, nodes of one placement
 INSTANT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, which RFC 3339 can write
 IDS_MAX = 500  # in one question

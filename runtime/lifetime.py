@@ -7,11 +7,10 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from ca.errors import Unavailable
-from runtime.service_manager import ServiceManager
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # the assumed number for an unlimited process
 DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
@@ -79,23 +78,6 @@ def stop_signal() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-@contextlib.contextmanager
-def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[None]:
-    """Call `react` on SIGHUP, and notify the manager, instead of ending the process. Like `stop_signal`."""
-
-    def reload() -> None:
-        manager.notify_reloading()
-        react()
-        manager.ready()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def wait_for_first(*waits: Coroutine[Any, Any, object], timeout_s: float | None = None) -> None:

@@ -12,12 +12,13 @@ Without `NOTIFY_SOCKET` in the environment, nothing is sent.
 import asyncio
 import logging
 import os
+import signal
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +103,23 @@ class ServiceManager:
             _log.warning("cannot notify the service manager", extra={"reason": error.strerror or str(error)})
             return False
         return True
+
+
+@contextmanager
+def on_hangup(react: Callable[[], None], manager: ServiceManager) -> Iterator[None]:
+    """Call `react` on SIGHUP, and notify the manager, instead of ending the process. Like `stop_signal`."""
+
+    def reload() -> None:
+        manager.notify_reloading()
+        react()
+        manager.ready()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def keep_informed(

@@ -7,7 +7,8 @@ import ssl
 import aiohttp
 
 from ca.errors import FilestoreError
-from ca.tls import distrust
+
+_NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # of X509_STORE_CTX_get_error(3), which Python has no names for
 
 
 def counted(count: int, one: str, many: str) -> str:
@@ -27,6 +28,19 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, FilestoreError):
         return error.details or type(error).__name__
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def distrust(error: Exception) -> str:
+    """Explain what is wrong with a server's certificate: text that follows "the certificate".
+
+    `error` is the error of its handshake.
+    """
+    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+    if code == _NOT_YET_VALID:
+        return "is not valid yet (is the clock here behind, or the cluster's clock ahead?)"
+    if code == _HAS_EXPIRED:
+        return "has expired (is the clock here ahead?)"
+    return "was not issued by this cluster, or not for this address"
 
 
 def connection_trouble(error: Exception) -> str:

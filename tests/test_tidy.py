@@ -30,6 +30,7 @@ PURE_PACKAGES = ("coordinator/raft", "coordinator/machine")
 PURE_IMPORTS = {
     "__future__",
     "ca.errors",
+    "ca.names",
     "collections",
     "collections.abc",
     "coordinator",

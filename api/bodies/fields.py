@@ -21,6 +21,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from ca.names import NAME_CHARACTERS, NAME_CHARS_MAX, USER_ID_CHARS_MAX
 from runtime.bounds import LIFE_SECONDS_MAX, TEXT_CHARS_MAX
 
 SIZE_BYTES_MAX: Final = 2**53 - 1  # what a JSON number holds exactly everywhere
@@ -36,7 +37,6 @@ _ANY_HEX: Final = "[0-9a-fA-F]"
 _NO_CONTROLS: Final = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
 _TIME: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{3}Z"
 _MEMBER: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_NAME_CHARACTERS: Final = "[A-Za-z0-9._@:-]"
 _UUID: Final = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
 _ANY_UUID: Final = _UUID.replace(_HEX, _ANY_HEX)
 
@@ -291,14 +291,15 @@ UserId = Annotated[
     Meta(
         description="The id of the user, as in `sub` of its tokens.",
         examples=["alice"],
-        extra_json_schema={"pattern": f"^{_NAME_CHARACTERS}{{1,128}}$"},
+        extra_json_schema={"pattern": f"^{NAME_CHARACTERS}{{1,{USER_ID_CHARS_MAX}}}$"},
     ),
 ]
 OwnerId = Annotated[
     UserId, Meta(description="The user who owns the file or bucket and has admin permission on it.")
 ]
 GroupOrRole = Annotated[
-    str, Meta(examples=["students"], extra_json_schema={"pattern": f"^{_NAME_CHARACTERS}{{1,64}}$"})
+    str,
+    Meta(examples=["students"], extra_json_schema={"pattern": f"^{NAME_CHARACTERS}{{1,{NAME_CHARS_MAX}}}$"}),
 ]
 Roles = Annotated[
     list[GroupOrRole],

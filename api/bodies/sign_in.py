@@ -20,6 +20,7 @@ from api.bodies.fields import (
     UpdatedAt,
     UserId,
 )
+from ca.names import NAMES_MAX
 from metadata.model.providers import (
     EVERYBODY,
     GROUPS_CLAIM_DEFAULT,
@@ -31,7 +32,7 @@ from metadata.model.providers import (
     TOKEN_SECONDS_MIN,
 )
 from metadata.protocol.sign_in_calls import CODE_CHARS_MAX, SEALED_CHARS_MAX, Flow
-from runtime.bounds import NAMES_MAX, PEM_CHARS_MAX, TEXT_CHARS_MAX
+from runtime.bounds import PEM_CHARS_MAX, TEXT_CHARS_MAX
 
 ProviderLabel = Annotated[Label, Meta(description="What people choose.", examples=["University"])]
 ProviderNameText = Annotated[

@@ -16,7 +16,6 @@ import msgspec
 from rich.filesize import decimal
 
 from deploy.base.printed import printable_json, printable_name
-from deploy.base.terminal import table_console
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -64,6 +63,8 @@ def print_records(
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on standard output."""
+    from deploy.base.tables import table_console  # here: JSON and single lines need no rich
+
     table_console().print_table(columns, rows)
 
 

@@ -1,103 +1,33 @@
-"""The output on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results.
+"""Apart from the tables, which need rich: shows progress bars on a terminal, and puts its cursor back.
 
-`screen` alone decides what a stream gets: a terminal gets codes, and colours unless NO_COLOR is set.
-FORCE_COLOR, which CI systems set, has no effect: codes do not belong into a log.
-
-These write to the terminal past the guard of the standard streams, so they make each text in them printable.
-
-Tested by tests/unit/deploy/commands/test_status_text.py.
+Tested by tests/cluster/test_command_printing.py.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Final, Self
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from deploy.base.printed import printable_name
 
-from deploy.base.printed import printable_name, terminal_stream
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 SetProgress = Callable[[int, int | None], None]
 
-WRAPPED_COLUMNS_MIN = 40  # an id has 36
-PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the lines get
-
-
-def screen(stream: TextIO) -> dict[str, Any]:
-    """Return what a console of rich on this stream is made with."""
-    is_terminal = stream.isatty()
-    has_colours = is_terminal and not os.environ.get("NO_COLOR")
-    return {
-        "file": terminal_stream(stream),
-        "force_terminal": is_terminal,
-        "color_system": "auto" if has_colours else None,
-    }
-
-
-class TableConsole(Console):
-    """A console on standard output that shows each text as it is, on one line and printable."""
-
-    def __init__(self) -> None:
-        width = None if sys.stdout.isatty() else PIPE_COLUMNS
-        # `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
-        super().__init__(**screen(sys.stdout), width=width, markup=False, emoji=False)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Called by rich for each cell, title and line."""
-        return super().render_str(printable_name(text), **options)
-
-    def print_table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table as wide as the terminal; wider, if a word in it is: no id and no name is ever cut.
-
-        Only wide columns with spaces in their values are wrapped. Without titles (all "") it has no head.
-        """
-        cells = [list(map(printable_name, row)) for row in rows]
-        table = Table(box=None, pad_edge=False, header_style="", show_header=any(columns))
-        for at, title in enumerate(columns):
-            if any(" " in row[at] and len(row[at]) > WRAPPED_COLUMNS_MIN for row in cells):
-                table.add_column(title, overflow="fold")
-            else:
-                widest = max((cell_len(row[at]) for row in cells), default=0)
-                table.add_column(title, no_wrap=True, min_width=max(widest, cell_len(title)))
-        for row in cells:
-            table.add_row(*row)
-        wide = self.options.update(width=PIPE_COLUMNS)
-        shown, self.width = self.width, max(self.width, Measurement.get(self, wide, table).minimum)
-        with self.capture() as captured:
-            self.print(table)
-        self.width = shown
-        for line in captured.get().splitlines():
-            self.file.write(f"{line.rstrip()}\n")
-        self.file.flush()
-
-
-def table_console() -> TableConsole:
-    """Return the console for tables: as wide as the terminal, or wide enough for all content in a pipe."""
-    return TableConsole()
+_SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 def end_at_once_when_interrupted() -> None:
     """For who reads or writes a pipe: a thread that waits for the other end cannot be called back."""
 
     def end(*_: object) -> None:
-        Console(**screen(sys.stderr)).show_cursor()
+        cursor = _SHOW_CURSOR if sys.stderr.isatty() else b""
         with suppress(OSError):  # it may be unreadable for this user
-            os.write(sys.stderr.fileno(), b"\ninterrupted\n")
+            os.write(sys.stderr.fileno(), cursor + b"\ninterrupted\n")
         os._exit(130)
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -105,39 +35,42 @@ def end_at_once_when_interrupted() -> None:
 
 
 class ProgressBars:
-    """Progress bars as a context manager; `bar` adds one for each concurrent transfer."""
+    """Progress bars as a context manager; `bar` adds one for each concurrent transfer.
+
+    Only a terminal shows them.
+    """
 
     def __init__(self) -> None:
-        console = Console(**screen(sys.stderr))
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._progress: Progress | None = None
+        if sys.stderr.isatty():
+            from deploy.base.tables import transfer_progress  # here: without a terminal, nothing needs it
+
+            self._progress = transfer_progress()
 
     @contextmanager
     def bar(self, label: str) -> Iterator[SetProgress]:
         """A bar until the context ends; it is set to the bytes done and, once known, the bytes in all."""
-        task = self._progress.add_task(printable_name(label), total=None)
+        progress = self._progress
+        if progress is None:
+            yield lambda _done_bytes, _total_bytes: None
+            return
+        task = progress.add_task(printable_name(label), total=None)
 
         def move(done_bytes: int, total_bytes: int | None) -> None:
-            self._progress.update(task, completed=done_bytes, total=total_bytes)
+            progress.update(task, completed=done_bytes, total=total_bytes)
 
         try:
             yield move
         finally:
-            self._progress.remove_task(task)
+            progress.remove_task(task)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()

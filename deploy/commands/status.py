@@ -13,7 +13,7 @@ import click
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.failures import NEEDS_ATTENTION, claims_of, exit_code_of, line_of
 from deploy.base.output import cold_line, json_option, moment, print_json, print_table, size
-from deploy.base.terminal import TableConsole, table_console
+from deploy.base.tables import TableConsole, table_console
 from filestore_client import AsyncClient
 from filestore_client.base.errors import FilestoreError, Unavailable
 from metadata.model.jobs import amounts_of

@@ -26,8 +26,8 @@ from ca.errors import (
     NotFound,
     Unavailable,
 )
-from deploy.base.liveness import while_alive
 from deploy.gns3.identity import ServerIdentity
+from deploy.gns3.liveness import while_alive
 from deploy.gns3.records import (
     EMULATORS,
     FOLDERS,

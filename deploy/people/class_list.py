@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ca.errors import InvalidRequest
-from ca.usertoken import check_names, check_user_id
+from ca.names import check_names, check_user_id
 
 FILE_BYTES_MAX: Final = 1 << 20
 PEOPLE_MAX: Final = 2000

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, field
 
 from ca.errors import InvalidRequest, Unavailable
-from ca.usertoken import NAME_CHARS_MAX, NAMES_MAX
+from ca.names import NAMES_MAX, is_name
 from runtime.bounds import Label, Names, Pem, Text
 
 PROVIDERS_MAX: Final = 16
@@ -33,7 +33,6 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _RESERVED: Final = frozenset({"local"})  # the source of memberships that administrators give
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}")  # RFC 6749, 3.3
-_GROUP: Final = re.compile(rf"[A-Za-z0-9._@:-]{{1,{NAME_CHARS_MAX}}}")
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9._@-]+")
 _PERSON_CHARS_MAX: Final = 80
 _Seconds = Annotated[int, Meta(ge=TOKEN_SECONDS_MIN, le=TOKEN_SECONDS_MAX)]
@@ -189,7 +188,7 @@ def _taken(provider: Provider, groups: Sequence[str]) -> list[str]:
     taken = [
         each
         for each in groups
-        if _GROUP.fullmatch(each) and any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns)
+        if is_name(each) and any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns)
     ]
     if len(taken) > NAMES_MAX or sum(len(each) + 3 for each in taken) > TAKEN_CHARS_MAX:
         raise InvalidRequest(

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from ca.certificates import UntrustedCertificate, trusted_root
 from ca.errors import CATALOGUE, FilestoreError, Internal, InvalidRequest, Unavailable
-from ca.tls import client_context, distrust, first_contact_context
+from ca.tls import client_context, first_contact_context
 from metadata.model.records import CoordinatorRecord
 from metadata.rpc.connector import Connector
 from runtime.json_files import decode_foreign
-from runtime.wording import connection_trouble
+from runtime.wording import connection_trouble, distrust
 
 TRIES_MAX = 8  # an election takes less than two seconds
 PAUSE_S = 0.5

@@ -67,7 +67,7 @@ GATEWAY = (
 PRINTING = (
     Mutant(
         "cells of tables as they come",
-        (("deploy/base/terminal.py", "render_str(printable_name(text), ", "render_str(text, "),),
+        (("deploy/base/tables.py", "render_str(printable_name(text), ", "render_str(text, "),),
         (f"{_PRINTING}terminal_is_not_steered_by_what_a_node_says[status]",),
     ),
     Mutant(

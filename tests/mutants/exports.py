@@ -6,7 +6,7 @@ Each names the quick test that has to catch it.
 from tests.mutants.mutant import Mutant
 
 _ARCHIVE = "tests/unit/deploy/gns3/test_archive.py::test_"
-_LIVENESS = "tests/unit/deploy/base/test_liveness.py::test_"
+_LIVENESS = "tests/unit/deploy/gns3/test_liveness.py::test_"
 _LOSSES = "tests/unit/deploy/gns3/test_losses.py::test_"
 
 EXPORTS = (
@@ -95,12 +95,12 @@ EXPORTS = (
     ),
     Mutant(
         "server that hangs is waited for",
-        (("deploy/base/liveness.py", "            await ask()\n", "            pass\n"),),
+        (("deploy/gns3/liveness.py", "            await ask()\n", "            pass\n"),),
         (f"{_LIVENESS}long_request_ends_with_the_question_that_is_not_answered",),
     ),
     Mutant(
         "server that hangs is told by a group of errors",
-        (("deploy/base/liveness.py", "raise failures.exceptions[0] from None", "raise"),),
+        (("deploy/gns3/liveness.py", "raise failures.exceptions[0] from None", "raise"),),
         (f"{_LIVENESS}error_within_comes_as_it_is",),
     ),
 )

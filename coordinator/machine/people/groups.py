@@ -13,13 +13,13 @@ import msgspec
 from msgspec import UNSET
 
 from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.names import NAMES_MAX
 from coordinator.machine.execution.access import GIVEN_GROUPS, groups_of, principal, require_admin
 from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.execution.pages import LIST_SCAN_MAX
 from metadata.model.listed_records import GroupPage, GroupRecord, MemberPage, MemberRecord
 from metadata.protocol.commands import AddMembers, DeleteGroup, PutGroup, RemoveMember
 from metadata.protocol.people_queries import FindGroup, ListGroups, ListMembers
-from runtime.bounds import NAMES_MAX
 
 LOCAL: Final = "local"  # the source of what administrators give; no provider has this name
 NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: the room in a token of 4 KiB

@@ -13,9 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.exposition import generate_latest
-
 from ca.errors import Conflict
 from ca.secretfiles import write_durable
 from deploy.base.failures import Failure
@@ -86,6 +83,9 @@ def metrics_text(
     overdue_after_s: float,
 ) -> bytes:
     """The exposition of one run. Times are seconds since 1970."""
+    from prometheus_client import CollectorRegistry, Gauge  # here: most runs write none
+    from prometheus_client.exposition import generate_latest
+
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:

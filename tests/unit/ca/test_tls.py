@@ -24,13 +24,13 @@ from ca.tls import (
     ReloadingContext,
     UnusableCredential,
     client_context,
-    distrust,
     first_contact_context,
     peer_client_context,
     peer_identity,
     peer_server_context,
     server_context,
 )
+from runtime.wording import distrust
 
 NODE = Identity("lab", Role.NODE, "n1")
 PEER = Identity("lab", Role.COORDINATOR, "c1")

@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from ca.errors import Internal, InvalidRequest, Unauthorized
 from ca.keys import key_from_pem
+from ca.names import NAMES_MAX, check_names, check_user_id
 from ca.usertoken import (
-    NAMES_MAX,
     SERVICE_TTL_SECONDS_MAX,
     TOKEN_BYTES_MAX,
     TTL_SECONDS_DEFAULT,
     TTL_SECONDS_MAX,
     Claims,
     Verifier,
-    check_names,
-    check_user_id,
     mint,
     new_signing_key,
     public_jwk,

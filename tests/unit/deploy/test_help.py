@@ -1,6 +1,8 @@
 """What `--help` shows: a whole sentence for each command and each option, on a terminal of 80 columns."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -72,3 +74,11 @@ def test_help_begins_with_a_short_sentence_of_its_own(name: str) -> None:
     assert "\n" not in first
     assert len(first) <= COLUMNS
     assert all(len(line) <= COLUMNS for line in help_of(name).splitlines())
+
+
+def test_commands_that_need_no_tables_signatures_and_metrics_do_not_wait_for_them() -> None:
+    code = "import deploy.cli, deploy.commands.gns3.group, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    modules = set(loaded.stdout.split())
+    assert "aiohttp" in modules
+    assert modules.isdisjoint({"rich.console", "cryptography", "jwt", "prometheus_client"})

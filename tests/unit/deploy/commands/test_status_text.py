@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deploy.base.output import moment
-from deploy.base.terminal import table_console
+from deploy.base.tables import table_console
 from deploy.commands import status
 from deploy.commands.status import print_status
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ca.errors import InvalidRequest
-from ca.usertoken import check_names, check_user_id
+from ca.names import check_names, check_user_id
 from metadata.model.providers import (
     Provider,
     candidate_names,

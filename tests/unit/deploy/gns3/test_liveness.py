@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ca.errors import Conflict, Unavailable
-from deploy.base.liveness import while_alive
+from deploy.gns3.liveness import while_alive
 
 EVERY_S = 0.001
 
