@@ -213,7 +213,8 @@ def test_commands_print_only_where_text_is_made_printable() -> None:
     }
     assert {path for path, _ in found} == {
         "base/printed.py",
-        "base/terminal.py",
+        "base/tables.py",
+        "base/terminal.py",  # a cursor, and a fixed text
         "commands/api.py",  # to a pipe or a file, the bytes of an answer
         "commands/files.py",  # the content of a file
         "entry.py",  # a fixed text
